@@ -1,0 +1,1 @@
+//! The gRPC contract: .proto files, generated code and descriptor set.

@@ -1,0 +1,15 @@
+//! `walstorm decode`.
+
+use std::process::ExitCode;
+
+/// Arguments of `walstorm decode`.
+#[derive(Debug, clap::Args)]
+pub struct Args {}
+
+/// Runs the command.
+///
+/// # Errors
+/// Not built yet.
+pub fn main(_args: Args) -> anyhow::Result<ExitCode> {
+    anyhow::bail!("not built yet")
+}

@@ -1,0 +1,49 @@
+//! The `walstorm` command, as a library so that tests can call its parts. One file per subcommand.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+pub mod compare;
+pub mod decode;
+pub mod run;
+pub mod snapshot;
+pub mod wal;
+
+/// A flight simulator and analyser for PostgreSQL's replication hot paths.
+#[derive(Debug, Parser)]
+#[command(name = "walstorm", version, about, max_term_width = 120)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Play WAL directories and scenarios through primary, decoder and standby, and print what they cost.
+    Run(run::Args),
+    /// Look at WAL: records or statistics.
+    Wal(wal::Args),
+    /// Decode a WAL directory: a line per committed transaction.
+    Decode(decode::Args),
+    /// The snapshots that a standby gives at positions in a WAL directory.
+    Snapshot(snapshot::Args),
+    /// Run one input under several profiles and show what each costs.
+    Compare(compare::Args),
+}
+
+/// Runs the command and says how the process must exit.
+///
+/// # Errors
+/// Whatever the command could not do, with the place and the remedy in its message.
+pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
+    match cli.command {
+        Command::Run(args) => run::main(args),
+        Command::Wal(args) => wal::main(args),
+        Command::Decode(args) => decode::main(args),
+        Command::Snapshot(args) => snapshot::main(args),
+        Command::Compare(args) => compare::main(args),
+    }
+}

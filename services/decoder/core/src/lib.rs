@@ -1,0 +1,1 @@
+//! Reorder buffer, caches, invalidation paths and profiles of the decoder; pure.

@@ -1,0 +1,1 @@
+//! The decoder: follows a primary, decodes like a walsender, serves subscribers.

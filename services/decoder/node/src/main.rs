@@ -1,0 +1,3 @@
+//! The `walstorm-decoder` program.
+
+fn main() {}

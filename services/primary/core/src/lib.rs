@@ -1,0 +1,1 @@
+//! Scenario engine, catalog model, transactions and proc array of the primary; pure.

@@ -1,0 +1,1 @@
+//! The primary: WAL log on disk, sources, slots and the gRPC server.

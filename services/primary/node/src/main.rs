@@ -1,0 +1,3 @@
+//! The `walstorm-primary` program.
+
+fn main() {}

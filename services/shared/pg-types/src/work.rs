@@ -1,0 +1,102 @@
+//! Work counters: what a node did, in units that do not depend on the machine.
+//!
+//! The names are part of the interface: every report, command and message that shows work uses exactly these keys.
+
+macro_rules! work {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// Counts of work done, per transaction, per node or per run. They add up.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Work {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Work {
+            /// The keys, in the order in which they are shown.
+            pub const KEYS: &'static [&'static str] = &[$(stringify!($name)),*];
+
+            /// The counters with their keys, in the order of [`Work::KEYS`].
+            pub fn entries(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name)),*].into_iter()
+            }
+
+            /// The same counters from keyed values; unknown keys are ignored, missing ones are 0.
+            pub fn from_entries<'a>(entries: impl IntoIterator<Item = (&'a str, u64)>) -> Self {
+                let mut work = Self::default();
+                for (key, value) in entries {
+                    match key {
+                        $(stringify!($name) => work.$name = value,)*
+                        _ => {}
+                    }
+                }
+                work
+            }
+        }
+
+        impl std::ops::AddAssign for Work {
+            fn add_assign(&mut self, other: Self) {
+                $(self.$name = self.$name.saturating_add(other.$name);)*
+            }
+        }
+
+        impl std::ops::Sub for Work {
+            type Output = Self;
+
+            /// What was done between two readings of the same counters.
+            fn sub(self, before: Self) -> Self {
+                Self { $($name: self.$name.saturating_sub(before.$name),)* }
+            }
+        }
+    };
+}
+
+work! {
+    /// Invalidation messages executed by the decoder (`LocalExecuteInvalidationMessage`).
+    messages_executed,
+    /// Catcaches looked at to find the one of a message (`CatalogCacheIdInvalidate`: the whole list up to 9.6.3, then one).
+    caches_searched,
+    /// Catcache entries looked at in buckets and lists (`CatCacheInvalidate`).
+    catcache_entries_visited,
+    /// Catcache and relcache entries thrown away or marked dead.
+    entries_dropped,
+    /// Syscache and relcache callback slots looked at (`CallSyscacheCallbacks`).
+    callbacks_visited,
+    /// Callbacks called.
+    callbacks_called,
+    /// Relfilenode map: buckets and entries that scans walked over (`hash_seq_search`), or index steps.
+    map_slots_visited,
+    /// Relfilenode map entries thrown away.
+    map_entries_dropped,
+    /// Relations loaded into the relcache because a change needed them (`RelationBuildDesc`).
+    relations_loaded,
+    /// Catalog scans made for loading (`systable_beginscan`).
+    catalog_scans,
+    /// Historic snapshots handed to running transactions.
+    snapshots_distributed,
+    /// Their bytes.
+    snapshot_bytes,
+    /// Transactions looked at when distributing or choosing a victim.
+    transactions_visited,
+    /// Transactions written out or dropped for memory.
+    evictions,
+    /// Bytes written to spill files.
+    spill_bytes,
+    /// Known-assigned xid slots that snapshots and searches looked at.
+    xid_slots_visited,
+    /// Known-assigned xid slots that a skip offset jumped over.
+    xid_slots_skipped,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_round_trip_and_add_up() {
+        let mut a = Work { messages_executed: 2, xid_slots_skipped: 5, ..Work::default() };
+        assert_eq!(Work::from_entries(a.entries()), a);
+        let before = a;
+        a += Work { messages_executed: 3, ..Work::default() };
+        assert_eq!(a - before, Work { messages_executed: 3, ..Work::default() });
+        assert_eq!(Work::KEYS.len(), a.entries().count());
+    }
+}

@@ -1,0 +1,1 @@
+//! What every node needs: configuration layers, health, drain, status details, clock, telemetry.

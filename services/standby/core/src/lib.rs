@@ -1,0 +1,1 @@
+//! Known-assigned xids, recovery state and snapshots of the standby; pure.

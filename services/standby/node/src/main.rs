@@ -1,0 +1,3 @@
+//! The `walstorm-standby` program.
+
+fn main() {}
