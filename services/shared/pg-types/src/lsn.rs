@@ -70,6 +70,6 @@ mod tests {
     fn alignment_is_to_eight_bytes_and_saturates() {
         assert_eq!(Lsn(1).align(), Lsn(8));
         assert_eq!(Lsn(8).align(), Lsn(8));
-        assert_eq!(Lsn(u64::MAX).align(), Lsn(u64::MAX & !7));
+        assert_eq!(Lsn(u64::MAX).align(), Lsn(!7));
     }
 }
