@@ -128,6 +128,31 @@ pub enum RecordBody {
     },
 }
 
+/// Flags of [`CommitRecord::xinfo`] and [`AbortRecord::xinfo`] (`access/xact.h`).
+pub mod xinfo {
+    /// Database and tablespace are told.
+    pub const HAS_DBINFO: u32 = 1;
+    /// Subtransactions are told.
+    pub const HAS_SUBXACTS: u32 = 1 << 1;
+    /// Dropped files are told.
+    pub const HAS_RELFILELOCATORS: u32 = 1 << 2;
+    /// Invalidation messages are told.
+    pub const HAS_INVALS: u32 = 1 << 3;
+    /// The xid of a prepared transaction is told.
+    pub const HAS_TWOPHASE: u32 = 1 << 4;
+    /// The origin's position and time are told.
+    pub const HAS_ORIGIN: u32 = 1 << 5;
+    /// The transaction held AccessExclusive locks.
+    pub const HAS_AE_LOCKS: u32 = 1 << 6;
+    /// The name of a prepared transaction is told.
+    pub const HAS_GID: u32 = 1 << 7;
+    /// Dropped statistics entries are told (15 and later).
+    pub const HAS_DROPPED_STATS: u32 = 1 << 8;
+    /// All flags that announce a chunk; the others stand for themselves.
+    pub const CHUNKS: u32 =
+        HAS_DBINFO | HAS_SUBXACTS | HAS_RELFILELOCATORS | HAS_INVALS | HAS_TWOPHASE | HAS_ORIGIN | HAS_GID | HAS_DROPPED_STATS;
+}
+
 /// Commit of a transaction or of a prepared one (`xl_xact_commit`, parsed).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CommitRecord {

@@ -6,4 +6,6 @@
 #![deny(clippy::indexing_slicing)]
 #![cfg_attr(test, allow(clippy::indexing_slicing))]
 
+pub mod encode;
 pub mod message;
+pub mod writer;

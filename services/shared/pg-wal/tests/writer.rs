@@ -1,0 +1,138 @@
+//! The writer without other tools: places, refusals, files.
+
+use std::os::unix::fs::PermissionsExt;
+
+use pg_types::record::{HeapInsert, LogicalMessageRecord};
+use pg_types::{Lsn, PgVersion, RecordBody, Xid};
+use pg_wal::encode::{EncodeError, Encoder};
+use pg_wal::writer::{LogEnd, WalWriter, WriteError, WriterConfig};
+
+const MIB: u64 = 1 << 20;
+
+fn config() -> WriterConfig {
+    WriterConfig::new(1).with_segment_size(MIB as u32)
+}
+
+/// A record of `len` bytes in all.
+fn message(len: usize) -> RecordBody {
+    // Record header 24, main data header 5, message header 24, the NUL of the prefix.
+    RecordBody::LogicalMessage(Box::new(LogicalMessageRecord { message: vec![1; len - 54], ..LogicalMessageRecord::default() }))
+}
+
+#[test]
+fn records_start_behind_page_headers() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = WalWriter::create(dir.path(), config()).unwrap();
+    let mut append = |len| writer.append(Xid(3), Xid::INVALID, 0, &message(len)).unwrap();
+    assert_eq!(append(8192 - 40), (Lsn(MIB + 40), Lsn(MIB + 8192)), "fills its page to the last byte");
+    assert_eq!(append(1000), (Lsn(MIB + 8192 + 24), Lsn(MIB + 8192 + 1024)));
+    assert_eq!(append(20_001).1, Lsn(MIB + 8192 + 1024 + 20_008 + 2 * 24), "two page headers inside, then padding");
+    let (start, end) = writer.switch().unwrap();
+    assert_eq!((start.0 < end.0, end), (true, Lsn(2 * MIB)));
+    assert_eq!(writer.switch().unwrap(), (end, end), "nothing to end at a segment's start");
+    assert_eq!(writer.next_lsn(), Lsn(2 * MIB + 40));
+    // A record longer than two segments.
+    let (start, end) = writer.append(Xid(3), Xid::INVALID, 0, &message(3 * MIB as usize)).unwrap();
+    assert_eq!(start, Lsn(2 * MIB + 40));
+    assert_eq!(writer.finish().unwrap(), end);
+    let names: Vec<String> = (1..=5).map(|n| format!("{:08X}{:08X}{n:08X}", 1, 0)).collect();
+    for name in names {
+        let meta = std::fs::metadata(dir.path().join(&name)).unwrap();
+        assert_eq!((meta.len(), meta.permissions().mode() & 0o777), (MIB, 0o600), "{name}");
+    }
+}
+
+#[test]
+fn what_is_not_flushed_is_not_in_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = WalWriter::create(dir.path(), config()).unwrap();
+    writer.append(Xid(3), Xid::INVALID, 0, &message(100)).unwrap();
+    assert!(writer.flushed_lsn() < writer.end_lsn());
+    assert_eq!(writer.flush().unwrap(), writer.end_lsn());
+    assert_eq!(writer.flushed_lsn(), writer.end_lsn());
+    let bytes = std::fs::read(dir.path().join("000000010000000000000001")).unwrap();
+    let end = (writer.end_lsn().0 - MIB) as usize;
+    assert!(bytes[end..].iter().all(|b| *b == 0), "a zeroed tail");
+    assert!(bytes[end - 8..end].iter().any(|b| *b != 0));
+}
+
+#[test]
+fn the_same_records_give_the_same_bytes() {
+    let write = || {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = WalWriter::create(dir.path(), config()).unwrap();
+        for len in (100..9000).step_by(61) {
+            writer.append(Xid(3), Xid::INVALID, 0, &message(len)).unwrap();
+        }
+        writer.finish().unwrap();
+        std::fs::read(dir.path().join("000000010000000000000001")).unwrap()
+    };
+    assert!(write() == write());
+}
+
+#[test]
+fn an_existing_log_is_not_overwritten() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut first = WalWriter::create(dir.path(), config()).unwrap();
+    let (prev, end) = first.append(Xid(3), Xid::INVALID, 0, &message(100)).unwrap();
+    first.finish().unwrap();
+    let mut second = WalWriter::create(dir.path(), config()).unwrap();
+    let refused = second.append(Xid(3), Xid::INVALID, 0, &message(100)).unwrap_err();
+    assert!(matches!(refused, WriteError::SegmentExists { .. }), "{refused}");
+    let closed = second.append(Xid(3), Xid::INVALID, 0, &message(100)).unwrap_err();
+    assert!(matches!(closed, WriteError::Closed { .. }), "{closed}");
+    // Nor is the log of another cluster continued.
+    let other = WriterConfig { system_id: 2, ..config() };
+    let refused = WalWriter::resume(dir.path(), other, LogEnd { end, prev }).unwrap_err();
+    assert!(matches!(refused, WriteError::WrongSegment { .. }), "{refused}");
+    // Nor one that is shorter than said.
+    std::fs::OpenOptions::new().write(true).open(dir.path().join("000000010000000000000001")).unwrap().set_len(64).unwrap();
+    let refused = WalWriter::resume(dir.path(), config(), LogEnd { end, prev }).unwrap_err();
+    assert!(refused.to_string().contains("64 bytes"), "{refused}");
+}
+
+#[test]
+fn bad_configurations_are_refused() {
+    let bad = [
+        WriterConfig { segment_size: 3 << 20, ..config() },
+        WriterConfig { segment_size: 1 << 19, ..config() },
+        WriterConfig { timeline: 0, ..config() },
+        WriterConfig { start: Lsn(0), ..config() },
+        WriterConfig { start: Lsn(MIB + 8), ..config() },
+    ];
+    for config in bad {
+        let refused = WalWriter::create("unused", config).unwrap_err();
+        assert!(matches!(refused, WriteError::BadConfig { .. }), "{refused}");
+    }
+}
+
+#[test]
+fn what_the_format_cannot_say_is_refused_and_the_log_stays_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = WalWriter::create(dir.path(), config()).unwrap();
+    let at = writer.next_lsn();
+    let bad = [
+        RecordBody::Insert(HeapInsert { tuple_len: 5, ..HeapInsert::default() }),
+        RecordBody::Insert(HeapInsert { tuple_len: 65_536, ..HeapInsert::default() }),
+        RecordBody::Other { rmid: 11, info: 0 },
+    ];
+    for body in bad {
+        let refused = writer.append(Xid(3), Xid::INVALID, 0, &body).unwrap_err();
+        assert!(matches!(refused, WriteError::Encode(_)), "{refused}");
+    }
+    assert_eq!(writer.append(Xid(3), Xid::INVALID, 0, &message(100)).unwrap().0, at);
+}
+
+#[test]
+fn older_versions_lack_what_they_lack() {
+    let refused = |version, top, body: &RecordBody| {
+        let result = Encoder::new(version).encode(Xid(3), top, 0, body, &mut Vec::new());
+        matches!(result, Err(EncodeError::NotInVersion { version: v, .. }) if v == version)
+    };
+    let insert = RecordBody::Insert(HeapInsert { tuple_len: 40, ..HeapInsert::default() });
+    assert!(refused(PgVersion::V13, Xid(3), &insert) && !refused(PgVersion::V14, Xid(3), &insert));
+    let invalidations = RecordBody::XactInvalidations(Vec::new());
+    assert!(refused(PgVersion::V13, Xid::INVALID, &invalidations) && !refused(PgVersion::V14, Xid::INVALID, &invalidations));
+    assert!(refused(PgVersion::V16, Xid::INVALID, &RecordBody::CheckpointRedo));
+    assert!(!refused(PgVersion::V17, Xid::INVALID, &RecordBody::CheckpointRedo));
+}
