@@ -19,6 +19,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     fs::write(out.join("walstorm.binpb"), compiler.encode_file_descriptor_set())?;
 
     let mut builder = tonic_prost_build::configure().bytes(".").include_file("walstorm.rs").emit_rerun_if_changed(false);
+    // Relayed as it was stored, by a type of ours.
+    builder = builder.extern_path(".walstorm.decoder.v1.EventBatch", "crate::EventBatch");
     for field in BOXED {
         builder = builder.boxed(format!(".walstorm.decoder.v1.Commit.{field}"));
     }

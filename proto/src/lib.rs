@@ -8,6 +8,9 @@ mod generated {
     include!(concat!(env!("OUT_DIR"), "/walstorm.rs"));
 }
 
+mod event_batch;
+
+pub use event_batch::EventBatch;
 pub use generated::walstorm::{admin, decoder, primary, standby, wal};
 
 /// All files of the contract and what they import, as an encoded `google.protobuf.FileDescriptorSet`: for server reflection and for
