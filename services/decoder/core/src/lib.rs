@@ -1,1 +1,67 @@
 //! Reorder buffer, caches, invalidation paths and profiles of the decoder; pure.
+//!
+//! [`Decoder`] takes typed WAL records in order and gives committed transactions to an [`OutputSink`]. It owns no clock, file,
+//! socket or task. What it would have cost PostgreSQL of some version, or walstorm's own way, is counted under a [`Profile`].
+//! Reading order: README.md of this crate.
+
+pub mod catalog;
+pub mod catalog_csv;
+mod catcache;
+pub mod decode;
+mod dynahash;
+pub mod invalidation;
+pub mod output;
+pub mod profile;
+mod relations;
+mod relcache;
+mod relfilenode_map;
+mod reorder_buffer;
+pub mod sampling;
+pub mod snap_build;
+mod syscache;
+mod syscache_callbacks;
+
+use pg_types::{Lsn, PgVersion, Xid};
+
+pub use catalog::{Catalog, NoCatalog, RelationInfo};
+pub use catalog_csv::CsvCatalog;
+pub use decode::{Decoder, DecoderConfig, DecoderSizes};
+pub use invalidation::{CacheContents, CacheSizes};
+pub use output::{Action, DecodedChange, DecodedTransaction, NoOutput, OutputSink, Relation, RelationChanges, TimestampText};
+pub use profile::{Profile, UnknownProfile};
+pub use reorder_buffer::distribution::{ALLOCATED_MESSAGES_MAX, DISTRIBUTED_MESSAGES_MAX};
+pub use sampling::{CurrentFunction, Function};
+pub use snap_build::{HistoricSnapshot, SnapBuildState};
+
+/// Why decoding cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// A message names a syscache that this version does not have.
+    #[error(
+        "record at {lsn} (xid {xid}) invalidates syscache {id}, which PostgreSQL {version} does not have: the WAL is of \
+             another version or damaged"
+    )]
+    UnknownSyscache {
+        /// The id.
+        id: i8,
+        /// Version of the WAL.
+        version: PgVersion,
+        /// The record.
+        lsn: Lsn,
+        /// Its transaction.
+        xid: Xid,
+    },
+    /// PostgreSQL could not have allocated the messages handed to a transaction.
+    #[error(
+        "commit at {lsn} hands xid {xid} invalidation messages of {bytes} bytes, more than one allocation may have \
+             (1 GiB - 1): a server of this profile fails here; decode with another profile"
+    )]
+    AllocTooLarge {
+        /// Who was handed too many.
+        xid: Xid,
+        /// The commit that did it.
+        lsn: Lsn,
+        /// What they would need.
+        bytes: u64,
+    },
+}

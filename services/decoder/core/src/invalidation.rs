@@ -1,0 +1,277 @@
+//! What a backend does with an invalidation message: `LocalExecuteInvalidationMessage` of `utils/cache/inval.c`.
+//!
+//! A message may name a tuple of a syscache, a catalog, a relation, a file, the relation map or the catalog snapshot. It is
+//! executed only if it is of the decoder's database or of shared objects. Syscache messages then call that cache's callbacks,
+//! relcache messages call every relcache callback, the relfilenode map's among them.
+//!
+//! ```text
+//!   catcache ─► syscaches ─► syscache callbacks          relcache ─► relcache ─► plan cache, type cache, relfilenode map
+//!   catalog  ─► every syscache on it ─► their callbacks  snapshot, smgr, relmap, relsync ─► nothing kept here
+//! ```
+//!
+//! Invariants: I1 each message given to [`Caches::execute`] counts as executed, whatever its database; I2 after it, nothing it
+//! names is cached ([`Caches::concerned`] is false), unless it is of another database; I3 `loads` grows with everything put in.
+//!
+//! | message | cost |
+//! |---|---|
+//! | catcache | cache search + one bucket + callbacks |
+//! | relcache | O(1) + 3 callbacks, the map's being a scan or a chain |
+//!
+//! Differences from PostgreSQL: no catalog snapshot, relation map and open files are kept, so their messages cost the dispatch
+//! alone. Unknown syscache ids are refused when a record is read ([`Caches::knows`]), not here.
+
+use pg_types::{InvalidationMessage, Oid, PgVersion, RelFileLocator, Work};
+
+use crate::profile::Profile;
+use crate::relations::Relations;
+use crate::relcache::Relcache;
+use crate::relfilenode_map::RelfilenodeMap;
+use crate::sampling::{CurrentFunction, Function};
+use crate::syscache::SysCaches;
+use crate::syscache_callbacks::{SyscacheCallbacks, WALSENDER_CALLBACKS};
+
+/// Relcache callbacks of a walsender: plan cache, type cache, relfilenode map. The last one is modelled, see the map.
+const RELCACHE_CALLBACKS: u64 = 3;
+
+/// Catalogs scanned to build a relation: `pg_class` and `pg_attribute` (`RelationBuildDesc`).
+const SCANS_TO_BUILD: u64 = 2;
+
+/// Sizes of the caches, for metrics and tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheSizes {
+    /// Entries of all catcaches.
+    pub catcache_entries: usize,
+    /// Loaded relations.
+    pub relcache_entries: usize,
+    /// Entries of the relfilenode map, negatives included.
+    pub map_entries: usize,
+    /// Its buckets.
+    pub map_buckets: usize,
+}
+
+/// What the caches hold, sorted, for comparing two decoders.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheContents {
+    /// Catcache entries: syscache id, hash, negative.
+    pub catcaches: Vec<(i8, u32, bool)>,
+    /// Loaded relations.
+    pub relcache: Vec<Oid>,
+    /// Relfilenode map: tablespace (0 the default), file, relation (0 none).
+    pub map: Vec<(Oid, u32, Oid)>,
+}
+
+/// All caches of one decoder, and the counters of what was done to them.
+#[derive(Debug)]
+pub(crate) struct Caches {
+    /// The decoder's database (`MyDatabaseId`).
+    database: Oid,
+    /// Catcaches.
+    syscaches: SysCaches,
+    /// Their callbacks.
+    callbacks: SyscacheCallbacks,
+    /// Relations.
+    relcache: Relcache,
+    /// File → relation.
+    map: RelfilenodeMap,
+    /// Everything done so far, by whomever.
+    pub(crate) work: Work,
+    /// Entries put into any cache so far.
+    pub(crate) loads: u64,
+    /// The file that was opened last, its relation, and [`Caches::executed`] then: as long as nothing was executed since, the
+    /// caches would say the same.
+    last_opened: Option<(RelFileLocator, u32, u64)>,
+    /// What runs now.
+    pub(crate) marker: CurrentFunction,
+}
+
+impl Caches {
+    /// Empty caches.
+    pub(crate) fn new(version: PgVersion, database: Oid, profile: &Profile, marker: CurrentFunction) -> Self {
+        let syscaches = SysCaches::new(version, profile.catcache_search);
+        let names = WALSENDER_CALLBACKS.iter().copied();
+        let callbacks = SyscacheCallbacks::new(syscaches.table(), names, profile.callback_search);
+        Self {
+            database,
+            syscaches,
+            callbacks,
+            relcache: Relcache::new(),
+            map: RelfilenodeMap::new(profile),
+            work: Work::default(),
+            loads: 0,
+            last_opened: None,
+            marker,
+        }
+    }
+
+    /// Whether a message's syscache id exists in this version.
+    pub(crate) fn knows(&self, message: &InvalidationMessage) -> bool {
+        match message {
+            InvalidationMessage::Catcache { cache_id, .. } => self.syscaches.table().id(*cache_id).is_some(),
+            _ => true,
+        }
+    }
+
+    /// Messages and resets so far, which is how often the caches may have lost something.
+    fn executed(&self) -> u64 {
+        self.work.messages_executed
+    }
+
+    /// `LocalExecuteInvalidationMessage`.
+    pub(crate) fn execute(&mut self, message: &InvalidationMessage) {
+        let outer = self.marker.enter(Function::LocalExecuteInvalidationMessage);
+        self.work.messages_executed += 1;
+        if message.concerns(self.database) {
+            match *message {
+                InvalidationMessage::Catcache { cache_id, hash, .. } => {
+                    self.syscaches.invalidate(cache_id, hash, &mut self.work, &self.marker);
+                    self.callbacks.call(cache_id, &mut self.work, &self.marker);
+                }
+                InvalidationMessage::Catalog { catalog, .. } => {
+                    for id in self.syscaches.flush_catalog(catalog, &mut self.work) {
+                        self.callbacks.call(id, &mut self.work, &self.marker);
+                    }
+                }
+                InvalidationMessage::Relcache { rel, .. } => self.execute_relcache(rel),
+                InvalidationMessage::Smgr { .. }
+                | InvalidationMessage::Relmap { .. }
+                | InvalidationMessage::Snapshot { .. }
+                | InvalidationMessage::Relsync { .. } => {}
+            }
+        }
+        self.marker.leave(outer);
+    }
+
+    /// A relcache message: the entry, then the callbacks.
+    fn execute_relcache(&mut self, rel: Oid) {
+        self.relcache.invalidate(rel, &mut self.work, &self.marker);
+        self.work.callbacks_visited += RELCACHE_CALLBACKS;
+        self.work.callbacks_called += RELCACHE_CALLBACKS;
+        self.map.invalidate(rel, &mut self.work, &self.marker);
+    }
+
+    /// `InvalidateSystemCaches`: everything goes, every callback is called.
+    pub(crate) fn reset(&mut self) {
+        self.syscaches.reset(&mut self.work);
+        self.execute_relcache(Oid::INVALID);
+        self.callbacks.call_all(&mut self.work);
+        self.last_opened = None;
+    }
+
+    /// Whether executing `message` would drop anything.
+    pub(crate) fn concerned(&self, message: &InvalidationMessage) -> bool {
+        message.concerns(self.database)
+            && match *message {
+                InvalidationMessage::Catcache { cache_id, hash, .. } => self.syscaches.concerned(cache_id, hash),
+                InvalidationMessage::Catalog { .. } => self.syscaches.len() > 0,
+                InvalidationMessage::Relcache { rel, .. } => self.relcache.concerned(rel) || self.map.concerned(rel),
+                _ => false,
+            }
+    }
+
+    /// Opens the relation of a changed file, loading what is missing: `RelidByRelfilenode`, then `RelationIdGetRelation`.
+    /// Gives its number in `relations`, or [`None`] if the file has no relation (`absent` says that it has none now).
+    pub(crate) fn open_file(&mut self, file: RelFileLocator, absent: bool, relations: &mut Relations) -> Option<u32> {
+        if let Some((last, relation, executed)) = self.last_opened
+            && last == file
+            && executed == self.executed()
+        {
+            return Some(relation);
+        }
+        let outer = self.marker.enter(Function::RelidByRelfilenode);
+        let (oid, relation) = self.map.get(file).unwrap_or_else(|| {
+            let relation = relations.of_file(file);
+            let oid = if absent { Oid::INVALID } else { relations.get(relation).oid };
+            self.work.catalog_scans += 1;
+            self.loads += 1;
+            self.map.insert(file, oid, relation);
+            (oid, relation)
+        });
+        let found = oid.is_valid().then_some(relation);
+        if found.is_some() {
+            self.open_relation(oid, relations.get(relation).namespace);
+            self.last_opened = Some((file, relation, self.executed()));
+        }
+        self.marker.leave(outer);
+        found
+    }
+
+    /// `RelationIdGetRelation`: loads the relation if it is not.
+    pub(crate) fn open_relation(&mut self, oid: Oid, namespace: Oid) {
+        if self.relcache.contains(oid) {
+            return;
+        }
+        let outer = self.marker.enter(Function::RelationBuildDesc);
+        self.relcache.insert(oid);
+        self.work.relations_loaded += 1;
+        self.work.catalog_scans += SCANS_TO_BUILD + self.syscaches.load_relation(oid, namespace);
+        self.loads += 1;
+        self.marker.leave(outer);
+    }
+
+    /// Sizes now.
+    pub(crate) fn sizes(&self) -> CacheSizes {
+        CacheSizes {
+            catcache_entries: self.syscaches.len(),
+            relcache_entries: self.relcache.len(),
+            map_entries: self.map.len(),
+            map_buckets: self.map.buckets(),
+        }
+    }
+
+    /// Contents now.
+    pub(crate) fn contents(&self) -> CacheContents {
+        CacheContents { catcaches: self.syscaches.contents(), relcache: self.relcache.contents(), map: self.map.contents() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::NoCatalog;
+    use std::sync::Arc;
+
+    fn caches(profile: &str) -> (Caches, Relations) {
+        let profile = profile.parse().unwrap();
+        let caches = Caches::new(PgVersion::V18, Oid(5), &profile, CurrentFunction::default());
+        (caches, Relations::new(Arc::new(NoCatalog), Oid(5)))
+    }
+
+    fn file(rel: u32) -> RelFileLocator {
+        RelFileLocator { spc: Oid(1663), db: Oid(5), rel }
+    }
+
+    #[test]
+    fn i2_a_relcache_message_drops_the_relation_and_its_file_and_negatives() {
+        for profile in ["pg96", "pg18", "indexed"] {
+            let (mut caches, mut relations) = caches(profile);
+            assert_eq!(caches.open_file(file(20000), false, &mut relations), Some(0));
+            assert_eq!(caches.open_file(file(20000), false, &mut relations), Some(0));
+            assert_eq!(caches.open_file(file(20001), true, &mut relations), None);
+            assert_eq!((caches.work.relations_loaded, caches.work.catalog_scans), (1, 1 + 2 + 2 + 1));
+            let other = InvalidationMessage::Relcache { db: Oid(6), rel: Oid(20000) };
+            assert!(!caches.concerned(&other));
+            caches.execute(&other);
+            assert_eq!(caches.sizes().map_entries, 2, "another database's message does nothing");
+            let mine = InvalidationMessage::Relcache { db: Oid(5), rel: Oid(20000) };
+            caches.execute(&mine);
+            assert!(!caches.concerned(&mine) || profile != "indexed", "I2");
+            assert_eq!((caches.sizes().map_entries, caches.sizes().relcache_entries), (0, 0));
+            assert_eq!((caches.work.messages_executed, caches.work.callbacks_called), (2, 3), "I1");
+            caches.open_file(file(20000), false, &mut relations);
+            assert_eq!(caches.work.relations_loaded, 2);
+        }
+    }
+
+    #[test]
+    fn a_reset_empties_everything() {
+        let (mut caches, mut relations) = caches("pg14");
+        for n in 0..100 {
+            caches.open_file(file(20000 + n), false, &mut relations);
+        }
+        caches.reset();
+        let empty = CacheSizes { map_buckets: 100, ..CacheSizes::default() };
+        assert_eq!(caches.sizes(), empty, "the map keeps its buckets");
+        caches.open_file(file(20099), false, &mut relations);
+        assert_eq!(caches.sizes().relcache_entries, 1, "the shortcut of the last file is forgotten too");
+    }
+}

@@ -1,0 +1,303 @@
+//! Profiles: named rows of choices, one for each behaviour that PostgreSQL changed or that walstorm improves.
+//!
+//! Every choice is one enum here and one `match` in the structure it concerns; nothing else asks for versions or names. A
+//! profile decides what decoding *costs*; what is decoded never depends on it (a property test holds that). `base+switch`
+//! takes a row and changes one choice, so that the ladder of 2017 can be climbed a step at a time:
+//! `pg96`, `pg96+direct-syscache`, `pg96+direct-syscache+small-map`, `pg96+direct-syscache+small-map+callback-chains` = `pg10`.
+//!
+//! If a profile's message rule and the WAL's version differ: a commit record holds all messages in every version, so the rule
+//! of 13 works on any WAL; WAL of 13 has no records of single commands' messages, so under the rule of 14 the commit's
+//! messages stand in for them, executed when the commit is reached and once more at the end like any others.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// How a message finds its catcache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CatcacheSearch {
+    /// Walk the list of caches (up to 9.6.3).
+    List,
+    /// Index an array.
+    Direct,
+}
+
+/// How a message finds its syscache callbacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallbackSearch {
+    /// Look at all (up to 9.6.3).
+    Scan,
+    /// Follow the cache's chain.
+    Chain,
+}
+
+/// What a relcache message does to the relfilenode map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapInvalidation {
+    /// Scan every bucket and entry (all releases).
+    Scan,
+    /// Follow the relation's chain and the list of negatives.
+    ReverseIndex,
+}
+
+/// When a transaction's own messages are executed during its replay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageRule {
+    /// All of the commit record at each increase of the command id, and all once at the end (up to 13).
+    AtEachCommand,
+    /// Each record's own at its position, and all once at the end (14 and later).
+    PerRecord,
+    /// As [`MessageRule::PerRecord`], but a message whose target was not loaded since it was last executed is left out.
+    OnceUnlessLoaded,
+}
+
+/// What a catalog-changing commit hands to the transactions that are still running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Distribution {
+    /// The new snapshot alone.
+    SnapshotOnly,
+    /// The snapshot and all messages of the committing transaction, those that it was handed itself included (April 2025:
+    /// grows exponentially).
+    FedBack,
+    /// The snapshot and the committing transaction's own messages, kept apart and capped (June 2025).
+    KeptApart,
+    /// Nothing at once: a transaction catches up when its next change is decoded.
+    OnDemand,
+}
+
+/// What happens when the changes of unfinished transactions pass the memory limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// A (sub)transaction is spilled at every 4096 changes (up to 12).
+    FixedCount,
+    /// The largest is spilled, found by looking at all (13–16).
+    LargestByScan,
+    /// The largest is spilled, found by a heap (17).
+    LargestByHeap,
+    /// As [`Memory::LargestByHeap`], and a transaction known as aborted is dropped instead (18).
+    LargestByHeapDropAborted,
+}
+
+/// One row of choices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// As asked for, switches included.
+    pub name: String,
+    /// How a message finds its catcache.
+    pub catcache_search: CatcacheSearch,
+    /// How a message finds its callbacks.
+    pub callback_search: CallbackSearch,
+    /// Buckets of the empty relfilenode map: 1024, then 64 (May 2017).
+    pub map_initial_size: u32,
+    /// What a relcache message does to that map.
+    pub map_invalidation: MapInvalidation,
+    /// When own messages are executed.
+    pub message_rule: MessageRule,
+    /// What running transactions get.
+    pub distribution: Distribution,
+    /// What memory pressure does.
+    pub memory: Memory,
+    /// Bytes of a historic snapshot without its xids: 192 up to 13 and from 17 on, 208 in 14–16.
+    pub snapshot_header_bytes: u64,
+}
+
+/// A name and what it chooses.
+type Named = (&'static str, fn(&mut Profile));
+
+/// The bare names, oldest first, each with its choices.
+const ROWS: &[Named] = &[
+    ("pg96", |_| ()),
+    ("pg10", pg10),
+    ("pg13.6", pg13_6),
+    ("pg13", pg13),
+    ("pg14.5", pg14_5),
+    ("pg14", pg14),
+    ("pg15.1", pg14_5),
+    ("pg15", pg14),
+    ("pg16", pg14),
+    ("pg17.5", pg17_5),
+    ("pg17", pg17),
+    ("pg17.6", pg17),
+    ("pg18", pg18),
+    ("indexed", indexed),
+];
+
+/// What may follow a name after a `+`.
+const SWITCHES: &[Named] = &[
+    ("direct-syscache", |p| p.catcache_search = CatcacheSearch::Direct),
+    ("callback-chains", |p| p.callback_search = CallbackSearch::Chain),
+    ("small-map", |p| p.map_initial_size = 64),
+    ("reverse-index", |p| p.map_invalidation = MapInvalidation::ReverseIndex),
+    ("per-record-messages", |p| p.message_rule = MessageRule::PerRecord),
+    ("collapse-messages", |p| p.message_rule = MessageRule::OnceUnlessLoaded),
+    ("distribute-messages", |p| p.distribution = Distribution::KeptApart),
+    ("on-demand-snapshots", |p| p.distribution = Distribution::OnDemand),
+    ("victim-heap", |p| p.memory = Memory::LargestByHeap),
+    ("drop-aborted", |p| p.memory = Memory::LargestByHeapDropAborted),
+];
+
+/// 9.6.4 and 10–12.
+fn pg10(p: &mut Profile) {
+    p.catcache_search = CatcacheSearch::Direct;
+    p.callback_search = CallbackSearch::Chain;
+    p.map_initial_size = 64;
+}
+
+/// 13 before messages were distributed.
+fn pg13_6(p: &mut Profile) {
+    pg10(p);
+    p.memory = Memory::LargestByScan;
+}
+
+/// The last 13.
+fn pg13(p: &mut Profile) {
+    pg13_6(p);
+    p.distribution = Distribution::KeptApart;
+}
+
+/// 14–16 before messages were distributed.
+fn pg14_5(p: &mut Profile) {
+    pg13_6(p);
+    p.message_rule = MessageRule::PerRecord;
+    p.snapshot_header_bytes = 208;
+}
+
+/// The last 14–16.
+fn pg14(p: &mut Profile) {
+    pg14_5(p);
+    p.distribution = Distribution::KeptApart;
+}
+
+/// 17.5: messages are distributed and fed back.
+fn pg17_5(p: &mut Profile) {
+    pg17(p);
+    p.distribution = Distribution::FedBack;
+}
+
+/// 17.6 and later.
+fn pg17(p: &mut Profile) {
+    pg14(p);
+    p.memory = Memory::LargestByHeap;
+    p.snapshot_header_bytes = 192;
+}
+
+/// 18.
+fn pg18(p: &mut Profile) {
+    pg17(p);
+    p.memory = Memory::LargestByHeapDropAborted;
+}
+
+/// walstorm's own.
+fn indexed(p: &mut Profile) {
+    pg18(p);
+    p.map_invalidation = MapInvalidation::ReverseIndex;
+    p.message_rule = MessageRule::OnceUnlessLoaded;
+    p.distribution = Distribution::OnDemand;
+}
+
+impl Profile {
+    /// The bare names, oldest first.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        ROWS.iter().map(|(name, _)| *name)
+    }
+
+    /// The switches that may follow a name after a `+`.
+    pub fn switches() -> impl Iterator<Item = &'static str> {
+        SWITCHES.iter().map(|(name, _)| *name)
+    }
+
+    /// walstorm's own profile.
+    #[must_use]
+    pub fn indexed() -> Profile {
+        let mut profile = Self::oldest("indexed");
+        indexed(&mut profile);
+        profile
+    }
+
+    /// 9.6.3 and older; the other rows change it.
+    fn oldest(name: &str) -> Profile {
+        Profile {
+            name: name.to_owned(),
+            catcache_search: CatcacheSearch::List,
+            callback_search: CallbackSearch::Scan,
+            map_initial_size: 1024,
+            map_invalidation: MapInvalidation::Scan,
+            message_rule: MessageRule::AtEachCommand,
+            distribution: Distribution::SnapshotOnly,
+            memory: Memory::FixedCount,
+            snapshot_header_bytes: 192,
+        }
+    }
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+/// The text names no profile.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "'{asked}' is no profile: '{part}' is not known. Profiles: {}; each may be followed by +switch with the switches {}",
+    Profile::names().collect::<Vec<_>>().join(", "),
+    Profile::switches().collect::<Vec<_>>().join(", ")
+)]
+pub struct UnknownProfile {
+    /// The whole text, control characters escaped.
+    pub asked: String,
+    /// The part that is not known.
+    pub part: String,
+}
+
+impl FromStr for Profile {
+    type Err = UnknownProfile;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut profile = Profile::oldest(text);
+        for (i, part) in text.split('+').enumerate() {
+            let known = if i == 0 { ROWS } else { SWITCHES };
+            let Some((_, choose)) = known.iter().find(|(name, _)| *name == part) else {
+                let plain = |s: &str| s.escape_debug().to_string();
+                return Err(UnknownProfile { asked: plain(text), part: plain(part) });
+            };
+            choose(&mut profile);
+        }
+        Ok(profile)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choices(text: &str) -> Profile {
+        Profile { name: String::new(), ..text.parse().unwrap() }
+    }
+
+    #[test]
+    fn the_ladder_of_2017_ends_at_pg10() {
+        assert_eq!(choices("pg96+direct-syscache+small-map+callback-chains"), choices("pg10"));
+        assert_ne!(choices("pg96+direct-syscache+small-map"), choices("pg10"));
+    }
+
+    #[test]
+    fn every_name_and_switch_parses_and_indexed_is_itself() {
+        for name in Profile::names() {
+            assert_eq!(name.parse::<Profile>().unwrap().to_string(), name);
+            for switch in Profile::switches() {
+                assert!(format!("{name}+{switch}").parse::<Profile>().is_ok());
+            }
+        }
+        assert_eq!(choices("indexed"), Profile { name: String::new(), ..Profile::indexed() });
+    }
+
+    #[test]
+    fn unknown_names_are_answered_with_the_known_ones() {
+        let error = "pg96+turbo\u{1b}[2J".parse::<Profile>().unwrap_err().to_string();
+        assert!(error.contains("'turbo\\u{1b}[2J' is not known"), "{error}");
+        assert!(error.contains("pg17.6") && error.contains("reverse-index"), "{error}");
+        for bad in ["", "+", "pg96+", "small-map", "PG96", "pg18 "] {
+            assert!(bad.parse::<Profile>().is_err(), "{bad:?}");
+        }
+    }
+}

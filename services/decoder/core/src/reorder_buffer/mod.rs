@@ -1,0 +1,349 @@
+//! Collects the changes of interleaved transactions until they end: `replication/logical/reorderbuffer.c`.
+//!
+//! WAL holds the changes of all transactions mixed, in the order in which they were written; consumers want whole transactions
+//! in the order of their commits, and none that was rolled back. So changes wait here by xid. Subtransactions have xids and
+//! changes of their own; who their top-level transaction is becomes known by an assignment record, by the top-level xid on a
+//! record (14 and later) or by the commit record at the latest, and at the commit all are merged by LSN.
+//!
+//! ```text
+//!   record(xid) ─► by_xid ─► Txn{changes} ◄─subtxns─ Txn (top) ─ take_tree ─► MergedChanges ─► replay
+//!                            list of top-level ones, oldest first ─► abort_old, distribution, restart LSN
+//! ```
+//!
+//! Invariants: I1 `by_xid` names exactly the live transactions; I2 the list holds exactly those not known as subtransactions,
+//! in the order of their creation; I3 a subtransaction's `top` is a top-level one, which has no `top`; I4 changes of one
+//! transaction are in LSN order.
+//!
+//! | operation | cost |
+//! |---|---|
+//! | find, create, queue, assign, end | O(1) |
+//! | merge of n changes of k subtransactions | O(n log k) |
+//!
+//! Differences from PostgreSQL: a subtransaction that ends leaves a stale place in its parent's list, which later readers
+//! recognise by the xid; rows are not kept, only where they are.
+
+pub(crate) mod change;
+pub(crate) mod distribution;
+pub(crate) mod merge;
+pub(crate) mod replay;
+pub(crate) mod txn;
+
+use pg_types::{InvalidationMessage, Lsn, Xid};
+use rustc_hash::FxHashMap;
+
+use crate::reorder_buffer::change::ChangeKind;
+use crate::reorder_buffer::txn::{Links, Txn};
+
+/// The buffer.
+#[derive(Debug, Default)]
+pub(crate) struct ReorderBuffer {
+    /// Transactions and free slots.
+    txns: Vec<Txn>,
+    /// Free slots.
+    free: Vec<u32>,
+    /// Live transactions.
+    by_xid: FxHashMap<u32, u32>,
+    /// The one looked up last (`by_txn_last_txn`).
+    last: Option<(Xid, u32)>,
+    /// Oldest and newest of the list of top-level transactions (`toplevel_by_lsn`).
+    ends: (Option<u32>, Option<u32>),
+}
+
+impl ReorderBuffer {
+    /// Live transactions, subtransactions included.
+    pub(crate) fn len(&self) -> usize {
+        self.by_xid.len()
+    }
+
+    /// `ReorderBufferTXNByXid` without creating.
+    pub(crate) fn find(&mut self, xid: Xid) -> Option<u32> {
+        if let Some((last, at)) = self.last
+            && last == xid
+        {
+            return Some(at);
+        }
+        let at = *self.by_xid.get(&xid.0)?;
+        self.last = Some((xid, at));
+        Some(at)
+    }
+
+    /// `ReorderBufferTXNByXid`: the slot of `xid`, begun at `lsn` if it is new.
+    pub(crate) fn find_or_begin(&mut self, xid: Xid, lsn: Lsn) -> u32 {
+        if let Some(at) = self.find(xid) {
+            return at;
+        }
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.txns.push(Txn::default());
+            (self.txns.len() - 1) as u32
+        });
+        self.txns[at as usize].begin(xid, lsn);
+        self.by_xid.insert(xid.0, at);
+        self.last = Some((xid, at));
+        self.link(at);
+        at
+    }
+
+    /// The transaction in a slot.
+    pub(crate) fn get(&self, at: u32) -> &Txn {
+        &self.txns[at as usize]
+    }
+
+    /// The transaction in a slot, to be changed.
+    pub(crate) fn get_mut(&mut self, at: u32) -> &mut Txn {
+        &mut self.txns[at as usize]
+    }
+
+    /// The slot of the top-level transaction, as far as known.
+    pub(crate) fn top_of(&self, at: u32) -> u32 {
+        self.txns[at as usize].top.unwrap_or(at)
+    }
+
+    /// `ReorderBufferAssignChild`: `sub_xid` is a subtransaction of `top_xid`.
+    pub(crate) fn assign_child(&mut self, top_xid: Xid, sub_xid: Xid, lsn: Lsn) {
+        let sub = self.find_or_begin(sub_xid, lsn);
+        let named = self.find_or_begin(top_xid, lsn);
+        let top = self.top_of(named);
+        if top == sub || self.txns[sub as usize].top.is_some() {
+            return;
+        }
+        self.unlink(sub);
+        let child = &mut self.txns[sub as usize];
+        child.top = Some(top);
+        let (oldest, base) = (child.oldest_lsn, child.base_snapshot_lsn.take());
+        let (catalog, caught_up) = (child.has_catalog_changes, child.caught_up);
+        let grandchildren = std::mem::take(&mut child.subtxns);
+        let messages = child.messages.clone();
+        for (at, xid) in &grandchildren {
+            if self.txns[*at as usize].xid == *xid {
+                self.txns[*at as usize].top = Some(top);
+            }
+        }
+        let parent = &mut self.txns[top as usize];
+        parent.subtxns.push((sub, sub_xid));
+        parent.subtxns.extend(grandchildren);
+        parent.oldest_lsn = parent.oldest_lsn.min(oldest);
+        parent.has_catalog_changes |= catalog;
+        parent.messages.extend(messages);
+        // `ReorderBufferTransferSnapToParent`: the older of the two base snapshots serves both.
+        if let Some(base) = base
+            && parent.base_snapshot_lsn.is_none_or(|own| base < own)
+        {
+            (parent.base_snapshot_lsn, parent.caught_up) = (Some(base), caught_up);
+        }
+    }
+
+    /// `ReorderBufferCommitChild`: a subtransaction named by the commit record, if it left anything here.
+    pub(crate) fn commit_child(&mut self, top_xid: Xid, sub_xid: Xid, lsn: Lsn) {
+        if self.find(sub_xid).is_some() {
+            self.assign_child(top_xid, sub_xid, lsn);
+        }
+    }
+
+    /// `ReorderBufferXidSetCatalogChanges`: marks the transaction and its top-level one.
+    pub(crate) fn set_catalog_changes(&mut self, at: u32) {
+        self.txns[at as usize].has_catalog_changes = true;
+        let top = self.top_of(at);
+        self.txns[top as usize].has_catalog_changes = true;
+    }
+
+    /// `ReorderBufferXidHasCatalogChanges`.
+    pub(crate) fn has_catalog_changes(&mut self, xid: Xid) -> bool {
+        self.find(xid).is_some_and(|at| self.txns[at as usize].has_catalog_changes)
+    }
+
+    /// `ReorderBufferAddInvalidations` of 14 and later: remembers messages for the end and queues them at their LSN.
+    pub(crate) fn add_invalidations(&mut self, at: u32, lsn: Lsn, messages: &[InvalidationMessage]) {
+        let top = self.top_of(at);
+        let txn = &mut self.txns[at as usize];
+        let (start, len) = (txn.messages.len() as u32, messages.len() as u32);
+        txn.messages.extend_from_slice(messages);
+        txn.push(lsn, ChangeKind::Invalidations { start, len });
+        if top != at {
+            self.txns[top as usize].messages.extend_from_slice(messages);
+        }
+    }
+
+    /// Top-level transactions, oldest first.
+    pub(crate) fn toplevel(&self) -> impl Iterator<Item = u32> {
+        std::iter::successors(self.ends.0, |at| self.txns[*at as usize].links.after)
+    }
+
+    /// The oldest top-level transaction.
+    pub(crate) fn oldest(&self) -> Option<&Txn> {
+        self.ends.0.map(|at| self.get(at))
+    }
+
+    /// Takes a transaction and its subtransactions out, the given one first, into `tree`, which must be empty.
+    pub(crate) fn take_tree(&mut self, at: u32, tree: &mut Vec<Txn>) {
+        debug_assert!(tree.is_empty());
+        tree.push(self.take(at));
+        let subtxns = std::mem::take(&mut tree[0].subtxns);
+        for (sub, xid) in &subtxns {
+            if self.txns[*sub as usize].xid == *xid && self.txns[*sub as usize].top == Some(at) {
+                tree.push(self.take(*sub));
+            }
+        }
+        tree[0].subtxns = subtxns;
+    }
+
+    /// Takes one transaction out of index, list and slot.
+    fn take(&mut self, at: u32) -> Txn {
+        self.unlink(at);
+        let txn = std::mem::take(&mut self.txns[at as usize]);
+        self.by_xid.remove(&txn.xid.0);
+        if self.last.is_some_and(|(_, last)| last == at) {
+            self.last = None;
+        }
+        self.free.push(at);
+        txn
+    }
+
+    /// Gives the buffers of ended transactions back for the next ones.
+    pub(crate) fn give_back(&mut self, tree: &mut Vec<Txn>) {
+        for (mut txn, at) in tree.drain(..).zip(self.free.iter().rev()) {
+            txn.recycle();
+            self.txns[*at as usize] = txn;
+        }
+    }
+
+    /// `ReorderBufferAbort`: forgets a transaction and its subtransactions.
+    pub(crate) fn abort(&mut self, xid: Xid, tree: &mut Vec<Txn>) {
+        if let Some(at) = self.find(xid) {
+            self.take_tree(at, tree);
+            self.give_back(tree);
+        }
+    }
+
+    /// `ReorderBufferAbortOld`: forgets transactions older than the oldest running one, from the head up to the first live.
+    pub(crate) fn abort_old(&mut self, oldest_running: Xid, tree: &mut Vec<Txn>) {
+        while let Some(xid) = self.oldest().map(|txn| txn.xid).filter(|xid| xid.precedes(oldest_running)) {
+            self.abort(xid, tree);
+        }
+    }
+
+    /// Appends to the list of top-level transactions.
+    fn link(&mut self, at: u32) {
+        let before = self.ends.1.replace(at);
+        self.txns[at as usize].links = Links { linked: true, before, after: None };
+        match before {
+            Some(before) => self.txns[before as usize].links.after = Some(at),
+            None => self.ends.0 = Some(at),
+        }
+    }
+
+    /// Takes out of that list, if it is there.
+    fn unlink(&mut self, at: u32) {
+        let links = std::mem::take(&mut self.txns[at as usize].links);
+        if !links.linked {
+            return;
+        }
+        match links.before {
+            Some(before) => self.txns[before as usize].links.after = links.after,
+            None => self.ends.0 = links.after,
+        }
+        match links.after {
+            Some(after) => self.txns[after as usize].links.before = links.before,
+            None => self.ends.1 = links.before,
+        }
+    }
+
+    /// Checks I1–I3.
+    #[cfg(any(test, debug_assertions))]
+    pub(crate) fn check_invariants(&self) {
+        let listed: Vec<u32> = self.toplevel().collect();
+        let (mut tops, mut live) = (0, 0);
+        for (xid, at) in &self.by_xid {
+            let txn = self.get(*at);
+            assert_eq!(txn.xid, Xid(*xid), "I1");
+            live += 1;
+            match txn.top {
+                None => tops += 1,
+                Some(top) => {
+                    assert!(self.get(top).top.is_none(), "I3");
+                    assert!(!txn.links.linked, "I2");
+                }
+            }
+        }
+        assert_eq!((tops, live + self.free.len()), (listed.len(), self.txns.len()), "I2");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn buffer(xids: &[u32]) -> ReorderBuffer {
+        let mut rb = ReorderBuffer::default();
+        for (i, xid) in xids.iter().enumerate() {
+            rb.find_or_begin(Xid(*xid), Lsn(100 + i as u64));
+        }
+        rb.check_invariants();
+        rb
+    }
+
+    fn xids(rb: &ReorderBuffer) -> Vec<u32> {
+        rb.toplevel().map(|at| rb.get(at).xid.0).collect()
+    }
+
+    #[test]
+    fn i2_the_list_is_in_order_of_creation_without_subtransactions() {
+        let mut rb = buffer(&[10, 11, 12, 13]);
+        rb.assign_child(Xid(10), Xid(12), Lsn(200));
+        rb.assign_child(Xid(20), Xid(11), Lsn(201));
+        rb.check_invariants();
+        assert_eq!(xids(&rb), [10, 13, 20]);
+        let top = rb.find(Xid(20)).unwrap();
+        assert_eq!(rb.get(top).oldest_lsn, Lsn(101), "the subtransaction began before");
+    }
+
+    #[test]
+    fn i3_nested_and_circular_assignments_stay_flat() {
+        let mut rb = buffer(&[10, 11, 12]);
+        rb.assign_child(Xid(11), Xid(12), Lsn(200));
+        rb.assign_child(Xid(10), Xid(11), Lsn(201));
+        rb.assign_child(Xid(12), Xid(10), Lsn(202));
+        rb.assign_child(Xid(10), Xid(10), Lsn(203));
+        rb.check_invariants();
+        assert_eq!(xids(&rb), [10]);
+        let mut tree = Vec::new();
+        let at = rb.find(Xid(10)).unwrap();
+        rb.take_tree(at, &mut tree);
+        assert_eq!(tree.iter().map(|t| t.xid.0).collect::<Vec<_>>(), [10, 11, 12]);
+        rb.give_back(&mut tree);
+        rb.check_invariants();
+        assert_eq!(rb.len(), 0);
+    }
+
+    #[test]
+    fn an_aborted_subtransaction_is_gone_and_its_slot_may_be_another_s() {
+        let (mut rb, mut tree) = (buffer(&[10, 11]), Vec::new());
+        rb.assign_child(Xid(10), Xid(11), Lsn(200));
+        rb.abort(Xid(11), &mut tree);
+        let other = rb.find_or_begin(Xid(12), Lsn(201));
+        rb.get_mut(other).push(Lsn(201), ChangeKind::SpeculativeAbort);
+        let at = rb.find(Xid(10)).unwrap();
+        rb.take_tree(at, &mut tree);
+        assert_eq!(tree.len(), 1, "the stale place is not mistaken for xid 12");
+        rb.give_back(&mut tree);
+        rb.check_invariants();
+        assert_eq!(xids(&rb), [12]);
+    }
+
+    #[test]
+    fn old_transactions_are_aborted_up_to_the_first_live_one() {
+        let (mut rb, mut tree) = (buffer(&[10, 12, 11, 5]), Vec::new());
+        rb.abort_old(Xid(12), &mut tree);
+        assert_eq!(xids(&rb), [12, 11, 5], "5 and 11 are old too, but stand behind a live one");
+        rb.check_invariants();
+    }
+
+    #[test]
+    fn the_older_base_snapshot_serves_both() {
+        let mut rb = buffer(&[10, 11]);
+        let (top, sub) = (rb.find(Xid(10)).unwrap(), rb.find(Xid(11)).unwrap());
+        rb.get_mut(top).base_snapshot_lsn = Some(Lsn(150));
+        rb.get_mut(sub).base_snapshot_lsn = Some(Lsn(140));
+        rb.assign_child(Xid(10), Xid(11), Lsn(200));
+        assert_eq!((rb.get(top).base_snapshot_lsn, rb.get(sub).base_snapshot_lsn), (Some(Lsn(140)), None));
+    }
+}

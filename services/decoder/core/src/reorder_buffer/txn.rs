@@ -1,0 +1,114 @@
+//! One transaction or subtransaction that has not ended yet (`ReorderBufferTXN`).
+
+use std::sync::Arc;
+
+use pg_types::record::LogicalMessageRecord;
+use pg_types::{InvalidationMessage, Lsn, Oid, RelFileLocator, Xid};
+
+use crate::reorder_buffer::change::{Change, ChangeKind};
+
+/// Buffers larger than this many elements are given back to the allocator with their transaction.
+const KEPT_CAPACITY: usize = 256;
+
+/// Messages handed over by another transaction's commit. Shared, since every running transaction gets them.
+#[derive(Debug)]
+pub(crate) struct Inherited {
+    /// The committing transaction's own.
+    pub(crate) own: Arc<[InvalidationMessage]>,
+    /// Those it had been handed itself, if they are fed back.
+    pub(crate) fed_back: Vec<Arc<Inherited>>,
+    /// How many that is in all.
+    pub(crate) total: u64,
+}
+
+impl Inherited {
+    /// Calls `f` for every message, as often as it was handed over.
+    pub(crate) fn for_each(&self, f: &mut impl FnMut(&InvalidationMessage)) {
+        self.own.iter().for_each(&mut *f);
+        for inherited in &self.fed_back {
+            inherited.for_each(f);
+        }
+    }
+}
+
+/// A transaction.
+#[derive(Debug, Default)]
+pub(crate) struct Txn {
+    /// Its id.
+    pub(crate) xid: Xid,
+    /// Its top-level transaction, once known to be a subtransaction (`toptxn`).
+    pub(crate) top: Option<u32>,
+    /// Start of its first record.
+    pub(crate) first_lsn: Lsn,
+    /// Start of the first record of it and of its subtransactions: what a restarted decoder must read again.
+    pub(crate) oldest_lsn: Lsn,
+    /// Subtransactions as (slot, xid); those that ended meanwhile are skipped by comparing the xid.
+    pub(crate) subtxns: Vec<(u32, Xid)>,
+    /// Changes in the order of their LSNs.
+    pub(crate) changes: Vec<Change>,
+    /// Relations of its TRUNCATEs.
+    pub(crate) truncates: Vec<Vec<Oid>>,
+    /// Logical messages.
+    pub(crate) logical: Vec<LogicalMessageRecord>,
+    /// Own invalidation messages from records (14 and later); a top-level transaction's include its subtransactions'.
+    pub(crate) messages: Vec<InvalidationMessage>,
+    /// Messages handed over by other commits.
+    pub(crate) inherited: Vec<Arc<Inherited>>,
+    /// How many messages those are, as PostgreSQL counts them.
+    pub(crate) inherited_total: u64,
+    /// They were too many and are forgotten (`RBTXN_DISTR_INVAL_OVERFLOWED`).
+    pub(crate) inherited_overflowed: bool,
+    /// On demand: number of the last catalog-changing commit that this transaction has caught up with.
+    pub(crate) caught_up: u32,
+    /// Where its base snapshot was set; [`None`] as long as it changed nothing (`base_snapshot_lsn`).
+    pub(crate) base_snapshot_lsn: Option<Lsn>,
+    /// It changed a catalog (`RBTXN_HAS_CATALOG_CHANGES`).
+    pub(crate) has_catalog_changes: bool,
+    /// Highest command id queued.
+    pub(crate) command_id: u32,
+    /// The file of its latest new-cid record: the catalog that its next record changes.
+    pub(crate) new_cid_file: RelFileLocator,
+    /// Neighbours in the list of top-level transactions; the list's owner keeps them.
+    pub(crate) links: Links,
+}
+
+/// Links of the list of top-level transactions.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Links {
+    /// The transaction is in the list.
+    pub(crate) linked: bool,
+    /// The one that began before.
+    pub(crate) before: Option<u32>,
+    /// The one that began after.
+    pub(crate) after: Option<u32>,
+}
+
+impl Txn {
+    /// Makes a used or new one ready for `xid`.
+    pub(crate) fn begin(&mut self, xid: Xid, lsn: Lsn) {
+        (self.xid, self.first_lsn, self.oldest_lsn) = (xid, lsn, lsn);
+    }
+
+    /// Empties it for the next transaction and keeps small buffers.
+    pub(crate) fn recycle(&mut self) {
+        fn emptied<T>(buffer: &mut Vec<T>) -> Vec<T> {
+            let mut taken = std::mem::take(buffer);
+            taken.clear();
+            if taken.capacity() > KEPT_CAPACITY { Vec::new() } else { taken }
+        }
+        let (subtxns, changes) = (emptied(&mut self.subtxns), emptied(&mut self.changes));
+        let (messages, inherited) = (emptied(&mut self.messages), emptied(&mut self.inherited));
+        *self = Txn { subtxns, changes, messages, inherited, ..Txn::default() };
+    }
+
+    /// Appends a change.
+    pub(crate) fn push(&mut self, lsn: Lsn, kind: ChangeKind) {
+        debug_assert!(self.changes.last().is_none_or(|last| last.lsn <= lsn), "changes come in LSN order");
+        self.changes.push(Change { lsn, kind });
+    }
+
+    /// It has a base snapshot.
+    pub(crate) fn has_base_snapshot(&self) -> bool {
+        self.base_snapshot_lsn.is_some()
+    }
+}

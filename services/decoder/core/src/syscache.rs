@@ -1,0 +1,155 @@
+//! All syscaches of a backend and the way from a message to its cache: `utils/cache/syscache.c` and, up to 9.6.3,
+//! `CatalogCacheIdInvalidate` of `catcache.c`.
+//!
+//! A message carries a syscache id. Up to 9.6.3 the backend walked the list of all caches until it met that id; since 9.6.4
+//! it indexes an array. With some eighty caches that walk was half of a busy decoder's time.
+//!
+//! Invariants: I1 the cache at index i has id i; I2 both searches find the same cache.
+//!
+//! | search | caches looked at |
+//! |---|---|
+//! | list | caches − id (the list starts with the last one made) |
+//! | direct | 1 |
+//!
+//! Differences from PostgreSQL: the caches are those of the WAL's version also under a profile of an older release.
+
+use pg_types::syscache_id::SysCacheTable;
+use pg_types::{Oid, PgVersion, Work};
+
+use crate::catcache::CatCache;
+use crate::dynahash::murmurhash32;
+use crate::profile::CatcacheSearch;
+use crate::sampling::{CurrentFunction, Function};
+
+/// The caches.
+#[derive(Debug)]
+pub(crate) struct SysCaches {
+    /// Which there are.
+    table: &'static SysCacheTable,
+    /// One per id.
+    caches: Vec<CatCache>,
+    /// How a message finds its cache.
+    search: CatcacheSearch,
+    /// Ids of the caches that loading a relation fills; [`None`] where the version lacks one.
+    reloid: Option<usize>,
+    /// As `reloid`.
+    namespaceoid: Option<usize>,
+}
+
+impl SysCaches {
+    /// The empty caches of `version`.
+    pub(crate) fn new(version: PgVersion, search: CatcacheSearch) -> Self {
+        let table = SysCacheTable::of(version);
+        let caches = table.iter().map(|(id, cache)| CatCache::new(id.message_id(), cache.initial_buckets)).collect();
+        let index = |name| table.id_of(name).map(|id| id.index());
+        Self { table, caches, search, reloid: index("RELOID"), namespaceoid: index("NAMESPACEOID") }
+    }
+
+    /// The table of ids.
+    pub(crate) fn table(&self) -> &'static SysCacheTable {
+        self.table
+    }
+
+    /// Finds a message's cache by this profile's search; [`None`] for an id that no cache has.
+    fn find(&self, id: i8, work: &mut Work) -> Option<usize> {
+        let index = self.table.id(id)?.index();
+        match self.search {
+            CatcacheSearch::Direct => {
+                work.caches_searched += 1;
+                Some(index)
+            }
+            CatcacheSearch::List => {
+                let steps = self.caches.iter().rev().position(|cache| cache.id == id)?;
+                work.caches_searched += steps as u64 + 1;
+                Some(self.caches.len() - 1 - steps)
+            }
+        }
+    }
+
+    /// `SysCacheInvalidate`: kills what one message names. False for an id that no cache has.
+    pub(crate) fn invalidate(&mut self, id: i8, hash: u32, work: &mut Work, marker: &CurrentFunction) -> bool {
+        let outer = marker.enter(Function::CatalogCacheIdInvalidate);
+        let found = self.find(id, work);
+        if let Some(index) = found {
+            let inner = marker.enter(Function::CatCacheInvalidate);
+            self.caches[index].invalidate(hash, work);
+            marker.leave(inner);
+        }
+        marker.leave(outer);
+        found.is_some()
+    }
+
+    /// `CatalogCacheFlushCatalog`: empties every cache on `catalog` and gives their ids.
+    pub(crate) fn flush_catalog(&mut self, catalog: Oid, work: &mut Work) -> Vec<i8> {
+        let ids = self.table.caches_on(catalog);
+        for id in ids {
+            self.caches[id.index()].reset(work);
+        }
+        ids.iter().map(|id| id.message_id()).collect()
+    }
+
+    /// `ResetCatalogCaches`.
+    pub(crate) fn reset(&mut self, work: &mut Work) {
+        self.caches.iter_mut().for_each(|cache| cache.reset(work));
+    }
+
+    /// What loading a relation looks up: its row by oid and its schema's. Gives the number of catalog scans for misses.
+    pub(crate) fn load_relation(&mut self, relation: Oid, namespace: Oid) -> u64 {
+        let mut scans = 0;
+        for (cache, key) in [(self.reloid, relation), (self.namespaceoid, namespace)] {
+            let Some(cache) = cache.and_then(|index| self.caches.get_mut(index)) else { continue };
+            let hash = murmurhash32(key.0);
+            if !cache.search(hash) {
+                cache.insert(hash, false);
+                scans += 1;
+            }
+        }
+        scans
+    }
+
+    /// Whether a message would kill anything.
+    pub(crate) fn concerned(&self, id: i8, hash: u32) -> bool {
+        self.table.id(id).is_some_and(|id| self.caches[id.index()].concerned(hash))
+    }
+
+    /// Live entries of all caches.
+    pub(crate) fn len(&self) -> usize {
+        self.caches.iter().map(CatCache::len).sum()
+    }
+
+    /// Live entries as (cache, hash, negative), sorted.
+    pub(crate) fn contents(&self) -> Vec<(i8, u32, bool)> {
+        self.caches.iter().flat_map(|c| c.contents().into_iter().map(|(hash, negative)| (c.id, hash, negative))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn i2_both_searches_find_the_cache_and_the_list_walks_from_its_end() {
+        let (list, direct) =
+            (SysCaches::new(PgVersion::V18, CatcacheSearch::List), SysCaches::new(PgVersion::V18, CatcacheSearch::Direct));
+        for id in 0..85i8 {
+            let (mut a, mut b) = (Work::default(), Work::default());
+            assert_eq!(list.find(id, &mut a), Some(id as usize), "I1");
+            assert_eq!(direct.find(id, &mut b), Some(id as usize));
+            assert_eq!((a.caches_searched, b.caches_searched), (85 - id as u64, 1));
+        }
+        assert_eq!(list.find(85, &mut Work::default()), None);
+    }
+
+    #[test]
+    fn loading_fills_two_caches_once_and_a_message_empties_one() {
+        let mut caches = SysCaches::new(PgVersion::V13, CatcacheSearch::Direct);
+        assert_eq!(caches.load_relation(Oid(16384), Oid(2200)), 2);
+        assert_eq!(caches.load_relation(Oid(16385), Oid(2200)), 1);
+        let (mut work, marker) = (Work::default(), CurrentFunction::default());
+        assert!(caches.concerned(50, murmurhash32(16384)));
+        assert!(caches.invalidate(50, murmurhash32(16384), &mut work, &marker));
+        assert_eq!((work.entries_dropped, caches.len()), (1, 2));
+        assert_eq!(caches.flush_catalog(pg_types::syscache_id::catalog::NAMESPACE, &mut work), vec![35, 36]);
+        assert_eq!(caches.len(), 1);
+    }
+}
