@@ -6,6 +6,26 @@
 #![deny(clippy::indexing_slicing)]
 #![cfg_attr(test, allow(clippy::indexing_slicing))]
 
+pub mod blocks;
+mod cursor;
+pub mod dir;
 pub mod encode;
+pub mod end;
+pub mod error;
 pub mod message;
+pub mod page;
+pub mod profile;
+pub mod reader;
+pub mod record;
+#[allow(dead_code)]
+pub mod rmgr;
+pub mod segment;
+mod window;
 pub mod writer;
+
+pub use dir::WalDir;
+pub use end::{EndReason, WalEnd};
+pub use error::{DecodeError, Malformed, WalError};
+pub use profile::WalProfile;
+pub use reader::WalReader;
+pub use record::{Crc, RawRecord, RecordHeader, decode_bytes};

@@ -1,0 +1,161 @@
+//! One record: its header, its checksum and its bytes (`access/xlogrecord.h`).
+
+use pg_types::{Lsn, WalRecord, Xid};
+
+use crate::blocks::RecordParts;
+use crate::cursor::Cursor;
+use crate::error::{DecodeError, Malformed};
+use crate::profile::WalProfile;
+use crate::rmgr;
+
+/// Bytes of a record's header (`SizeOfXLogRecord`).
+pub const RECORD_HEADER_LEN: usize = 24;
+/// Bytes of the header that the checksum covers: all before itself.
+const CRC_OFFSET: usize = 20;
+
+/// `XLogRecord`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordHeader {
+    /// Bytes of the record with its header.
+    pub total_len: u32,
+    /// Transaction that wrote it.
+    pub xid: Xid,
+    /// The record before.
+    pub prev: Lsn,
+    /// Operation in the high half, flags in the low half.
+    pub info: u8,
+    /// Resource manager.
+    pub rmid: u8,
+    /// CRC-32C of everything else.
+    pub crc: u32,
+}
+
+impl RecordHeader {
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// [`Malformed::Short`] for fewer than [`RECORD_HEADER_LEN`] bytes.
+    #[inline]
+    pub fn read(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut c = Cursor::new(bytes);
+        let (total_len, xid, prev) = (c.u32()?, Xid(c.u32()?), Lsn(c.u64()?));
+        let (info, rmid) = (c.u8()?, c.u8()?);
+        c.take(2)?;
+        Ok(Self { total_len, xid, prev, info, rmid, crc: c.u32()? })
+    }
+
+    /// The operation: the high half of `info`, which the resource manager owns.
+    #[must_use]
+    pub fn operation(&self) -> u8 {
+        self.info & 0xF0
+    }
+}
+
+/// CRC-32C of a record as PostgreSQL computes it: what follows the header first, then the header up to the checksum.
+#[must_use]
+#[inline]
+pub fn record_crc(bytes: &[u8]) -> u32 {
+    let head = bytes.get(..CRC_OFFSET).unwrap_or_default();
+    let body = bytes.get(RECORD_HEADER_LEN..).unwrap_or_default();
+    crc32c::crc32c_append(crc32c::crc32c(body), head)
+}
+
+/// A record as it stands in WAL, page headers taken out.
+#[derive(Clone, Copy, Debug)]
+pub struct RawRecord<'a> {
+    /// First byte.
+    pub lsn: Lsn,
+    /// First byte after it, aligned; for a switch record the end of its segment.
+    pub end_lsn: Lsn,
+    /// Its header.
+    pub header: RecordHeader,
+    /// All of it, header included.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> RawRecord<'a> {
+    /// A record from its bytes, as they stand in WAL or came over a wire. The checksum is not looked at.
+    ///
+    /// # Errors
+    /// If `bytes` are not as many as the record's header says.
+    pub fn new(lsn: Lsn, end_lsn: Lsn, bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let header = RecordHeader::read(bytes)?;
+        if header.total_len as usize != bytes.len() {
+            return Err(Malformed::TotalLength { said: header.total_len, present: bytes.len() });
+        }
+        Ok(Self { lsn, end_lsn, header, bytes })
+    }
+
+    /// Checks the checksum.
+    ///
+    /// # Errors
+    /// [`Malformed::Crc`] if it is wrong.
+    pub fn check_crc(&self) -> Result<(), Malformed> {
+        let computed = record_crc(self.bytes);
+        if computed == self.header.crc { Ok(()) } else { Err(Malformed::Crc { computed, said: self.header.crc }) }
+    }
+
+    /// Splits it into block references, origin, top-level transaction and main data.
+    ///
+    /// # Errors
+    /// If its inner headers contradict each other or its length.
+    pub fn parts(&self, profile: &WalProfile) -> Result<RecordParts<'a>, Malformed> {
+        RecordParts::parse(self.bytes, profile)
+    }
+
+    /// What it says.
+    ///
+    /// # Errors
+    /// If its contents contradict the layout of its kind.
+    pub fn decode(&self, profile: &WalProfile) -> Result<WalRecord, DecodeError> {
+        let decoded = self.parts(profile).and_then(|parts| {
+            let body = rmgr::decode_body(&self.header, &parts, profile)?;
+            Ok(WalRecord {
+                lsn: self.lsn,
+                end_lsn: self.end_lsn,
+                xid: self.header.xid,
+                top_xid: parts.top_xid,
+                origin: parts.origin,
+                body,
+            })
+        });
+        decoded.map_err(|reason| self.decode_error(profile, reason))
+    }
+
+    /// Names this record in an error.
+    #[must_use]
+    pub fn decode_error(&self, profile: &WalProfile, reason: Malformed) -> DecodeError {
+        DecodeError {
+            lsn: self.lsn,
+            rmgr: rmgr::name(self.header.rmid).into_owned(),
+            operation: rmgr::operation_name(profile, self.header.rmid, self.header.info).into_owned(),
+            reason,
+        }
+    }
+}
+
+/// What to do about a record's checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crc {
+    /// Compute and compare it.
+    Check,
+    /// Somebody did already.
+    Trust,
+}
+
+/// Decodes one record from its bytes, as they came over a wire.
+///
+/// # Errors
+/// If the length or the checksum is wrong, or the contents contradict the layout of their kind.
+pub fn decode_bytes(profile: &WalProfile, lsn: Lsn, end_lsn: Lsn, bytes: &[u8], crc: Crc) -> Result<WalRecord, DecodeError> {
+    let raw = RawRecord::new(lsn, end_lsn, bytes).map_err(|reason| DecodeError {
+        lsn,
+        rmgr: "unknown".to_owned(),
+        operation: "unknown".to_owned(),
+        reason,
+    })?;
+    if crc == Crc::Check {
+        raw.check_crc().map_err(|reason| raw.decode_error(profile, reason))?;
+    }
+    raw.decode(profile)
+}

@@ -1,0 +1,61 @@
+//! Every record of the recorded logs, against what the server's own pg_waldump said.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+#[path = "support/fixtures.rs"]
+mod fixtures;
+
+use fixtures::{parse, unpack, waldump};
+use pg_types::PgVersion;
+use pg_wal::{EndReason, WalDir, WalReader, rmgr};
+
+/// Compares position, back link, resource manager, operation, both lengths and transaction of every record, and decodes it.
+fn check_sequence(version: PgVersion) {
+    let folder = unpack(version);
+    let dir = WalDir::open(folder.path(), None).unwrap();
+    dir.verify().unwrap();
+    assert_eq!(dir.identity().version, version);
+    let profile = dir.profile();
+    let text = waldump(version);
+    let mut lines = text.lines();
+    let mut reader = WalReader::open(&dir, None).unwrap();
+    let mut count = 0;
+    while let Some(record) = reader.next().unwrap() {
+        let line = parse(lines.next().unwrap_or_else(|| panic!("pg_waldump has no record at {}", record.lsn)));
+        let parts = record.parts(profile).unwrap();
+        let header = record.header;
+        assert_eq!((record.lsn, header.prev, header.xid.0), (line.lsn, line.prev, line.xid));
+        let lens = (header.total_len - parts.images_len(), header.total_len);
+        assert_eq!(lens, line.len, "lengths at {}", record.lsn);
+        assert_eq!(rmgr::name(header.rmid), line.rmgr, "at {}", record.lsn);
+        let operation = rmgr::operation_name(profile, header.rmid, header.info);
+        assert_eq!(Some(&*operation), line.desc.split_whitespace().next(), "at {}", record.lsn);
+        let decoded = record.decode(profile).unwrap();
+        assert!(decoded.end_lsn > decoded.lsn);
+        count += 1;
+    }
+    assert!(count > 9_000, "{count}");
+    let end = reader.end().unwrap();
+    assert_eq!(end.reason, EndReason::Switch, "{end}");
+    assert_eq!(lines.next(), None, "pg_waldump goes on");
+}
+
+#[test]
+fn every_record_of_13() {
+    check_sequence(PgVersion::V13);
+}
+
+#[test]
+fn every_record_of_15() {
+    check_sequence(PgVersion::V15);
+}
+
+#[test]
+fn every_record_of_16() {
+    check_sequence(PgVersion::V16);
+}
+
+#[test]
+fn every_record_of_18() {
+    check_sequence(PgVersion::V18);
+}
