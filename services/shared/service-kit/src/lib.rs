@@ -1,1 +1,18 @@
-//! What every node needs: configuration layers, health, drain, status details, clock, telemetry.
+//! What every node needs around its core: configuration layers, a gRPC server with health, reflection and drain, status details, a
+//! client, a clock, logs and telemetry. Knows nothing about PostgreSQL.
+
+pub mod client;
+pub mod clock;
+pub mod config;
+pub mod drain;
+pub mod health;
+pub mod logs;
+pub mod printable;
+pub mod server;
+pub mod status;
+pub mod telemetry;
+
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use drain::{Drain, StreamGuard};
+pub use health::Health;
+pub use printable::{printable, printable_bytes};
