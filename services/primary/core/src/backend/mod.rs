@@ -1,0 +1,166 @@
+//! One session at work: what it writes, and in which order (`access/transam/xact.c`, `access/heap/heapam.c`,
+//! `utils/cache/inval.c`, `catalog/indexing.c`).
+//!
+//! ```text
+//!  statement (ddl, dml) ─► catalog rows change ─► NEW_CID, heap record ─► messages queue up
+//!                        └► command ends ─► XACT_INVALIDATIONS, command id rises
+//!  commit ─► commit record with all messages ─► proc array forgets the xid
+//! ```
+//!
+//! | file | what |
+//! |---|---|
+//! | `mod` | xids, records, subtransactions' assignment |
+//! | `catalog_change` | rows of catalogs and the messages that follow |
+//! | `end` | commit, abort, savepoints |
+//!
+//! Differences from PostgreSQL: no index records, no sequence records and no page images are written (no decoder or standby
+//! path that we model reads them), and space of dead rows is not reused.
+
+mod catalog_change;
+mod end;
+
+use pg_types::record::{AssignmentRecord, StandbyLock};
+use pg_types::{Oid, RecordBody, Timestamp, Xid};
+
+use crate::catalog::{Catalog, DATABASE, Relation};
+use crate::error::PrimaryError;
+use crate::proc_array::ProcArray;
+use crate::sink::{Placed, WalSink};
+use crate::xact::Transaction;
+
+pub(crate) use end::Ended;
+
+/// `PGPROC_MAX_CACHED_SUBXIDS`: so many unreported subtransactions make an assignment record due.
+const MAX_UNREPORTED: usize = 64;
+/// `VAR_OID_PREFETCH`: object ids that one record reserves.
+const OID_PREFETCH: u32 = 8192;
+
+/// What all sessions share.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    /// Catalogs and relations.
+    pub(crate) catalog: Catalog,
+    /// Running transactions and the xid counter.
+    pub(crate) procs: ProcArray,
+    /// Object ids that may be taken before the next record that reserves some.
+    oids_reserved: u32,
+    /// Something was logged since the last record of running transactions.
+    pub(crate) wrote_since_snapshot: bool,
+}
+
+impl Cluster {
+    /// A cluster with this catalog.
+    #[must_use]
+    pub(crate) fn new(catalog: Catalog, procs: ProcArray) -> Cluster {
+        Cluster { catalog, procs, oids_reserved: 0, wrote_since_snapshot: false }
+    }
+}
+
+/// A session with its transaction, for the length of one statement.
+pub(crate) struct Backend<'a> {
+    /// What all sessions share.
+    pub(crate) cluster: &'a mut Cluster,
+    /// The session's transaction.
+    pub(crate) xact: &'a mut Transaction,
+    /// The log.
+    pub(crate) sink: &'a mut dyn WalSink,
+    /// The time that commits are given.
+    pub(crate) now: Timestamp,
+}
+
+/// Why a statement cannot be run; the engine adds who and what.
+#[derive(Debug)]
+pub(crate) enum StatementError {
+    /// The log refused, or the like.
+    Primary(PrimaryError),
+    /// The statement makes no sense here.
+    Refused(String),
+}
+
+impl From<PrimaryError> for StatementError {
+    fn from(error: PrimaryError) -> StatementError {
+        StatementError::Primary(error)
+    }
+}
+
+/// Result of a part of a statement.
+pub(crate) type Result<T> = std::result::Result<T, StatementError>;
+
+impl Backend<'_> {
+    /// Inserts a record with the innermost xid, assigning it if need be.
+    pub(crate) fn log(&mut self, body: &RecordBody) -> Result<Placed> {
+        self.xid()?;
+        self.insert(body)
+    }
+
+    /// Inserts a record with whatever xid there is (`XLogInsert`). The first record of a subtransaction tells the top-level xid.
+    pub(crate) fn insert(&mut self, body: &RecordBody) -> Result<Placed> {
+        let (top_xid, xid) = (self.xact.top_xid(), self.xact.current_xid());
+        let is_sub = self.xact.levels.len() > 1;
+        let tells_top = self.cluster.catalog.traits.logs_command_messages;
+        let level = self.xact.level();
+        let tell = is_sub && tells_top && xid.is_valid() && !level.top_xid_logged;
+        level.top_xid_logged |= tell;
+        let top = if tell { top_xid } else { Xid::INVALID };
+        let placed = self.sink.append(xid, top, 0, body).map_err(PrimaryError::Sink)?;
+        self.xact.top_logged |= !is_sub && xid.is_valid();
+        self.xact.records += 1;
+        self.cluster.wrote_since_snapshot = true;
+        Ok(placed)
+    }
+
+    /// The innermost xid; it and its parents' are assigned if need be (`AssignTransactionId`).
+    ///
+    /// A subtransaction's xid is made known by an assignment record once 64 are unknown, and at once if nothing named the
+    /// top-level xid yet: with wal_level = logical a decoder could not tell otherwise which transaction begins here.
+    pub(crate) fn xid(&mut self) -> Result<Xid> {
+        let current = self.xact.current_xid();
+        if current.is_valid() {
+            return Ok(current);
+        }
+        for depth in 0..self.xact.levels.len() {
+            if self.xact.levels[depth].xid.is_valid() {
+                continue;
+            }
+            let session = self.xact.session;
+            if depth == 0 {
+                self.xact.levels[0].xid = self.cluster.procs.begin(session);
+                continue;
+            }
+            let xid = self.cluster.procs.begin_sub(session);
+            self.xact.levels[depth].xid = xid;
+            self.xact.unreported.push(xid);
+            if self.xact.unreported.len() >= MAX_UNREPORTED || !self.xact.top_logged {
+                let subxids = std::mem::take(&mut self.xact.unreported);
+                let body = RecordBody::Assignment(Box::new(AssignmentRecord { top_xid: self.xact.top_xid(), subxids }));
+                self.insert(&body)?;
+                self.xact.top_logged = true;
+            }
+        }
+        Ok(self.xact.current_xid())
+    }
+
+    /// `LogAccessExclusiveLock`: a standby must hold the lock, too.
+    pub(crate) fn log_access_exclusive_lock(&mut self, rel: Oid) -> Result<()> {
+        let xid = self.xid()?;
+        self.xact.access_exclusive = true;
+        self.insert(&RecordBody::StandbyLocks(vec![StandbyLock { xid, db: DATABASE, rel }]))?;
+        Ok(())
+    }
+
+    /// `GetNewObjectId`: object ids are reserved in the log by thousands.
+    pub(crate) fn new_oid(&mut self) -> Result<Oid> {
+        if self.cluster.oids_reserved == 0 {
+            let reserved = Oid(self.cluster.catalog.next_oid.0.saturating_add(OID_PREFETCH));
+            self.insert(&RecordBody::NextOid(reserved))?;
+            self.cluster.oids_reserved = OID_PREFETCH;
+        }
+        self.cluster.oids_reserved -= 1;
+        Ok(self.cluster.catalog.take_oid())
+    }
+
+    /// A relation, which must be there.
+    pub(crate) fn relation(&self, oid: Oid) -> Result<&Relation> {
+        self.cluster.catalog.relation(oid).ok_or_else(|| StatementError::Refused(format!("relation {oid} is not there")))
+    }
+}

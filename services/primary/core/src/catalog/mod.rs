@@ -1,0 +1,226 @@
+//! The catalog model: rows of system catalogs, the relations that they describe, and where both lie.
+//!
+//! Statements change rows ([`crate::backend`]); messages, command ids and records follow from those changes, from the version's
+//! table of syscaches and from [`CatalogTraits`]. Nothing here or in the statements lists messages.
+//!
+//! A rolled back (sub)transaction is undone here row by row ([`Undo`]), since the model keeps one version of each row.
+
+mod heap_file;
+mod relation;
+mod traits;
+mod tuple;
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use pg_types::{CommandId, Oid, RelFileLocator, SysCacheTable, Tid, Xid, catalog};
+
+pub use heap_file::HeapFile;
+pub use relation::{RelKind, RelStats, Relation, TableRows, TupleId};
+pub use traits::CatalogTraits;
+pub use tuple::{CatalogTuple, Datum};
+
+/// `PG_CATALOG_NAMESPACE`.
+pub const PG_CATALOG: Oid = Oid(11);
+/// `PG_TOAST_NAMESPACE`.
+pub const PG_TOAST: Oid = Oid(99);
+/// `public`.
+pub const PUBLIC: Oid = Oid(2200);
+/// The database of all sessions.
+pub const DATABASE: Oid = Oid(5);
+/// Pages that a catalog has before the log begins.
+const CATALOG_PAGES: usize = 8;
+
+/// A row with its place and its inserter.
+#[derive(Clone, Debug)]
+pub struct StoredTuple {
+    /// The row.
+    pub tuple: CatalogTuple,
+    /// Where it lies.
+    pub tid: Tid,
+    /// Top-level transaction that inserted this version.
+    pub xmin: Xid,
+    /// Command that inserted it.
+    pub cmin: CommandId,
+}
+
+/// How to take one change back.
+#[derive(Clone, Debug)]
+pub enum Undo {
+    /// The row was this before ([`None`]: not there).
+    Tuple(TupleId, Option<Box<StoredTuple>>),
+    /// The relation was this before.
+    Relation(Oid, Option<Box<Relation>>),
+}
+
+/// Rows, relations, files.
+#[derive(Debug)]
+pub struct Catalog {
+    /// Habits of the version.
+    pub traits: &'static CatalogTraits,
+    /// Its syscaches.
+    pub syscaches: &'static SysCacheTable,
+    /// All rows by id.
+    tuples: Vec<Option<StoredTuple>>,
+    /// All relations by oid.
+    relations: BTreeMap<Oid, Relation>,
+    /// Their names.
+    names: BTreeMap<Arc<str>, Oid>,
+    /// Heaps by file number; a catalog's number is its oid.
+    heaps: BTreeMap<u32, HeapFile>,
+    /// Rows of user tables by file number.
+    rows: BTreeMap<u32, TableRows>,
+    /// The next object id.
+    pub next_oid: Oid,
+}
+
+impl Catalog {
+    /// The catalog of a new cluster: the system's relations and nothing else.
+    #[must_use]
+    pub fn new(traits: &'static CatalogTraits) -> Catalog {
+        Catalog {
+            traits,
+            syscaches: SysCacheTable::of(traits.version),
+            tuples: Vec::new(),
+            relations: BTreeMap::new(),
+            names: BTreeMap::new(),
+            heaps: BTreeMap::new(),
+            rows: BTreeMap::new(),
+            next_oid: Oid::FIRST_NORMAL,
+        }
+    }
+
+    /// Puts a row where `id` says, or appends it.
+    pub(crate) fn add_tuple(&mut self, stored: StoredTuple) -> TupleId {
+        self.tuples.push(Some(stored));
+        TupleId(self.tuples.len() as u32 - 1)
+    }
+
+    /// A row that is there.
+    pub(crate) fn tuple(&self, id: TupleId) -> Option<&StoredTuple> {
+        self.tuples.get(id.0 as usize).and_then(Option::as_ref)
+    }
+
+    /// Replaces a row; the one before comes back.
+    pub(crate) fn replace_tuple(&mut self, id: TupleId, now: Option<StoredTuple>) -> Option<Box<StoredTuple>> {
+        let slot = self.tuples.get_mut(id.0 as usize)?;
+        std::mem::replace(slot, now).map(Box::new)
+    }
+
+    /// A relation by oid.
+    #[must_use]
+    pub fn relation(&self, oid: Oid) -> Option<&Relation> {
+        self.relations.get(&oid)
+    }
+
+    /// A relation of schema public by name.
+    #[must_use]
+    pub fn relation_named(&self, name: &str) -> Option<&Relation> {
+        self.names.get(name).and_then(|oid| self.relations.get(oid))
+    }
+
+    /// All relations by oid.
+    pub fn relations(&self) -> impl Iterator<Item = &Relation> {
+        self.relations.values()
+    }
+
+    /// Replaces a relation; the one before comes back.
+    pub(crate) fn replace_relation(&mut self, oid: Oid, now: Option<Relation>) -> Option<Box<Relation>> {
+        if let Some(relation) = &now {
+            self.names.insert(Arc::clone(&relation.name), oid);
+        }
+        let before = match now {
+            Some(relation) => self.relations.insert(oid, relation),
+            None => self.relations.remove(&oid),
+        };
+        if let (Some(relation), false) = (&before, self.relations.contains_key(&oid)) {
+            self.names.remove(&relation.name);
+        }
+        before.map(Box::new)
+    }
+
+    /// The pages of a file.
+    pub(crate) fn heap(&mut self, filenode: u32) -> &mut HeapFile {
+        let old = filenode < Oid::FIRST_NORMAL.0;
+        self.heaps
+            .entry(filenode)
+            .or_insert_with(|| if old { HeapFile::with_full_pages(CATALOG_PAGES) } else { HeapFile::default() })
+    }
+
+    /// The remembered rows of a table's file.
+    pub(crate) fn rows(&mut self, filenode: u32) -> &mut TableRows {
+        self.rows.entry(filenode).or_default()
+    }
+
+    /// Takes one change back.
+    pub(crate) fn undo(&mut self, undo: Undo) {
+        match undo {
+            Undo::Tuple(id, before) => {
+                self.replace_tuple(id, before.map(|b| *b));
+            }
+            Undo::Relation(oid, before) => {
+                self.replace_relation(oid, before.map(|b| *b));
+            }
+        }
+    }
+
+    /// Forgets a dropped file.
+    pub(crate) fn drop_file(&mut self, filenode: u32) {
+        self.heaps.remove(&filenode);
+        self.rows.remove(&filenode);
+    }
+
+    /// Takes the next object id, skipping the reserved ones at wraparound.
+    pub(crate) fn take_oid(&mut self) -> Oid {
+        let oid = self.next_oid;
+        self.next_oid = Oid(oid.0.checked_add(1).unwrap_or(Oid::FIRST_NORMAL.0));
+        oid
+    }
+
+    /// All relations as csv, with the columns of `SELECT relname, oid, relfilenode, …` that decoders are given to know names by:
+    /// system catalogs first, then everything the scenario made.
+    #[must_use]
+    pub fn pg_class_csv(&self) -> String {
+        let mut csv = String::from(
+            "relname,oid,relfilenode,reltablespace,nsp,relkind,relpersistence,relisshared,relreplident,reltoastrelid,filenode_effective\n",
+        );
+        let mut line = |name: &str, oid: u32, file: u32, shared: bool, kind: char, nsp: &str, toast: u32| {
+            let spc = if shared { 1664 } else { 0 };
+            let (flag, identity) =
+                (if shared { 't' } else { 'f' }, if matches!(kind, 'r' | 'p') && nsp == "public" { 'd' } else { 'n' });
+            let file_or_none = if file == 0 { String::new() } else { file.to_string() };
+            // Writing to a string cannot fail.
+            let _ =
+                writeln!(csv, "{},{oid},{file},{spc},{nsp},{kind},p,{flag},{identity},{toast},{file_or_none}", quoted(name));
+        };
+        for (name, oid) in catalog::NAMES {
+            line(name, oid.0, oid.0, catalog::is_shared(oid), 'r', "pg_catalog", 0);
+        }
+        for relation in self.relations.values() {
+            let nsp = if relation.namespace == PG_TOAST { "pg_toast" } else { "public" };
+            let toast = relation.toast.map_or(0, |oid| oid.0);
+            line(&relation.name, relation.oid.0, relation.filenode, false, relation.kind.letter(), nsp, toast);
+        }
+        csv
+    }
+}
+
+/// A csv field, quoted if it must be.
+fn quoted(field: &str) -> String {
+    if field.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", field.replace('"', "\"\"")) } else { field.to_owned() }
+}
+
+/// The file of a catalog.
+#[must_use]
+pub fn catalog_locator(catalog: Oid) -> RelFileLocator {
+    let shared = catalog::is_shared(catalog);
+    let (spc, db) = if shared { (Oid::GLOBAL_TABLESPACE, Oid::INVALID) } else { (Oid::DEFAULT_TABLESPACE, DATABASE) };
+    RelFileLocator { spc, db, rel: catalog.0 }
+}
+
+/// The file of a user relation.
+#[must_use]
+pub fn user_locator(filenode: u32) -> RelFileLocator {
+    RelFileLocator { spc: Oid::DEFAULT_TABLESPACE, db: DATABASE, rel: filenode }
+}

@@ -1,0 +1,77 @@
+//! What the versions do differently when a statement changes the catalog: one row a version.
+
+use pg_types::PgVersion;
+
+/// Habits of one version.
+#[derive(Clone, Copy, Debug)]
+pub struct CatalogTraits {
+    /// Whose row this is.
+    pub version: PgVersion,
+    /// Each command's messages are logged at its end, and records carry the top-level xid (14 and later).
+    pub logs_command_messages: bool,
+    /// A table that was never counted has −1 tuples instead of 0, and building an index over it leaves that alone (14 and
+    /// later). Before, the build of a truncated index updates its pg_class tuple in place.
+    pub unknown_tuple_count: bool,
+    /// Several rows of a catalog go into one record (14 and later).
+    pub catalog_multi_insert: bool,
+    /// TOAST tables and sequences have a row type in pg_type (13 and before).
+    pub rowtype_for_toast_and_sequence: bool,
+    /// NOT NULL has a pg_constraint row (18 and later).
+    pub not_null_constraints: bool,
+    /// Records of in-place updates carry the messages (18 and later).
+    pub inplace_messages: bool,
+    /// Statistics entries are dropped by commit and abort records (15 and later).
+    pub dropped_stats: bool,
+    /// A checkpoint's redo position has a record of its own (17 and later).
+    pub checkpoint_redo: bool,
+}
+
+/// PostgreSQL 13.
+const V13: CatalogTraits = CatalogTraits {
+    version: PgVersion::V13,
+    logs_command_messages: false,
+    unknown_tuple_count: false,
+    catalog_multi_insert: false,
+    rowtype_for_toast_and_sequence: true,
+    not_null_constraints: false,
+    inplace_messages: false,
+    dropped_stats: false,
+    checkpoint_redo: false,
+};
+
+/// PostgreSQL 14.
+const V14: CatalogTraits = CatalogTraits {
+    version: PgVersion::V14,
+    logs_command_messages: true,
+    unknown_tuple_count: true,
+    catalog_multi_insert: true,
+    rowtype_for_toast_and_sequence: false,
+    ..V13
+};
+
+/// PostgreSQL 15.
+const V15: CatalogTraits = CatalogTraits { version: PgVersion::V15, dropped_stats: true, ..V14 };
+
+/// PostgreSQL 16.
+const V16: CatalogTraits = CatalogTraits { version: PgVersion::V16, ..V15 };
+
+/// PostgreSQL 17.
+const V17: CatalogTraits = CatalogTraits { version: PgVersion::V17, checkpoint_redo: true, ..V16 };
+
+/// PostgreSQL 18.
+const V18: CatalogTraits = CatalogTraits { version: PgVersion::V18, not_null_constraints: true, inplace_messages: true, ..V17 };
+
+impl CatalogTraits {
+    /// The row of `version`.
+    #[must_use]
+    pub fn of(version: PgVersion) -> &'static CatalogTraits {
+        match version {
+            PgVersion::V13 => &V13,
+            PgVersion::V14 => &V14,
+            PgVersion::V15 => &V15,
+            PgVersion::V16 => &V16,
+            PgVersion::V17 => &V17,
+            PgVersion::V18 => &V18,
+        }
+    }
+}

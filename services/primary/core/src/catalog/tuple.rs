@@ -1,0 +1,191 @@
+//! One row of a system catalog, and what its change invalidates (`utils/cache/inval.c`: `CacheInvalidateHeapTuple`;
+//! `utils/cache/catcache.c`: `PrepareToInvalidateCacheTuple`).
+//!
+//! A tuple here has only the columns that decide something: those that a syscache or an index is keyed by, and those that say
+//! which relation is meant. Which messages a change gives follows from them and from the version's table of syscaches.
+
+use std::sync::Arc;
+
+use pg_types::{Oid, SysCache, catalog};
+
+/// A column's value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Datum {
+    /// An object id.
+    Oid(Oid),
+    /// A number or a character.
+    Int(i64),
+    /// A name.
+    Name(Arc<str>),
+}
+
+/// A row of a catalog.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CatalogTuple {
+    /// The catalog.
+    pub catalog: Oid,
+    /// The columns that matter, by PostgreSQL's names.
+    columns: Vec<(&'static str, Datum)>,
+}
+
+impl CatalogTuple {
+    /// A row.
+    #[must_use]
+    pub fn new(catalog: Oid, columns: Vec<(&'static str, Datum)>) -> CatalogTuple {
+        CatalogTuple { catalog, columns }
+    }
+
+    /// A column's value, if the row has it.
+    #[must_use]
+    pub fn column(&self, name: &str) -> Option<&Datum> {
+        self.columns.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
+    }
+
+    /// Sets a column that the row has.
+    pub fn set(&mut self, name: &'static str, value: Datum) {
+        match self.columns.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, old)) => *old = value,
+            None => self.columns.push((name, value)),
+        }
+    }
+
+    /// An object id among the columns.
+    fn oid(&self, name: &str) -> Option<Oid> {
+        match self.column(name) {
+            Some(Datum::Oid(oid)) => Some(*oid),
+            _ => None,
+        }
+    }
+
+    /// The hash of this row's key in a syscache on its catalog (`CatalogCacheComputeTupleHashValue`).
+    ///
+    /// Any good hash does, since nobody can tell: FNV-1a over the cache's name and the key, mixed at the end. Two columns of
+    /// different kinds or lengths never hash alike by running into each other: each is preceded by its kind.
+    #[must_use]
+    pub fn cache_hash(&self, cache: &SysCache) -> u32 {
+        debug_assert_eq!(cache.catalog, self.catalog);
+        let mut hash = Fnv::default();
+        hash.bytes(cache.name.as_bytes());
+        for column in cache.key {
+            let value = self.column(column);
+            debug_assert!(value.is_some(), "a row of {} lacks {column}, which {} is keyed by", self.catalog, cache.name);
+            match value {
+                Some(Datum::Oid(oid)) => hash.kind_and_bytes(1, &oid.0.to_le_bytes()),
+                Some(Datum::Int(number)) => hash.kind_and_bytes(2, &number.to_le_bytes()),
+                Some(Datum::Name(name)) => hash.kind_and_bytes(3, name.as_bytes()),
+                None => hash.bytes(&[0]),
+            }
+        }
+        hash.finish()
+    }
+
+    /// The relation whose relcache entry depends on this row, if one does: pg_class, pg_attribute, pg_index, and pg_constraint
+    /// for foreign keys.
+    #[must_use]
+    pub fn relcache_target(&self) -> Option<Oid> {
+        match self.catalog {
+            catalog::CLASS => self.oid("oid"),
+            catalog::ATTRIBUTE => self.oid("attrelid"),
+            catalog::INDEX => self.oid("indexrelid"),
+            catalog::CONSTRAINT if self.column("contype") == Some(&Datum::Int(i64::from(b'f'))) => self.oid("conrelid"),
+            _ => None,
+        }
+    }
+
+    /// Bytes of such a row with its `xl_heap_header`, as measured in records of PostgreSQL 18.
+    #[must_use]
+    pub fn record_len(&self) -> u32 {
+        match self.catalog {
+            catalog::CLASS => 158,
+            catalog::ATTRIBUTE => 114,
+            catalog::TYPE => 162,
+            catalog::INDEX => 148,
+            catalog::CONSTRAINT => 145,
+            catalog::ATTRDEF => 169,
+            catalog::SEQUENCE => 55,
+            catalog::DEPEND => 31,
+            catalog::SHDEPEND => 31,
+            catalog::INHERITS => 19,
+            _ => 100,
+        }
+    }
+}
+
+/// FNV-1a with 32 bits.
+struct Fnv(u32);
+
+impl Default for Fnv {
+    fn default() -> Fnv {
+        Fnv(0x811C_9DC5)
+    }
+}
+
+impl Fnv {
+    /// Adds bytes.
+    fn bytes(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+        }
+    }
+
+    /// Adds a column.
+    fn kind_and_bytes(&mut self, kind: u8, bytes: &[u8]) {
+        self.bytes(&[kind, bytes.len() as u8]);
+        self.bytes(bytes);
+    }
+
+    /// Mixes: the caches take the low bits for their buckets.
+    fn finish(self) -> u32 {
+        let mut hash = self.0;
+        hash = (hash ^ (hash >> 16)).wrapping_mul(0x85EB_CA6B);
+        hash = (hash ^ (hash >> 13)).wrapping_mul(0xC2B2_AE35);
+        hash ^ (hash >> 16)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pg_types::{PgVersion, SysCacheTable};
+
+    use super::*;
+
+    fn class(oid: u32, name: &str) -> CatalogTuple {
+        let columns =
+            vec![("oid", Datum::Oid(Oid(oid))), ("relname", Datum::Name(name.into())), ("relnamespace", Datum::Oid(Oid(2200)))];
+        CatalogTuple::new(catalog::CLASS, columns)
+    }
+
+    #[test]
+    fn hashes_differ_by_key_and_cache_but_not_by_version() {
+        let hash = |version, cache: &str, tuple: &CatalogTuple| {
+            let table = SysCacheTable::of(version);
+            tuple.cache_hash(table.cache(table.id_of(cache).unwrap()))
+        };
+        let (a, b) = (class(16_384, "a"), class(16_384, "b"));
+        assert_eq!(hash(PgVersion::V18, "RELOID", &a), hash(PgVersion::V13, "RELOID", &a));
+        assert_eq!(hash(PgVersion::V18, "RELOID", &a), hash(PgVersion::V18, "RELOID", &b), "the name is no part of this key");
+        assert_ne!(hash(PgVersion::V18, "RELNAMENSP", &a), hash(PgVersion::V18, "RELNAMENSP", &b));
+        assert_ne!(hash(PgVersion::V18, "RELOID", &a), hash(PgVersion::V18, "RELNAMENSP", &a));
+    }
+
+    #[test]
+    fn hashes_spread_over_buckets() {
+        let table = SysCacheTable::of(PgVersion::V18);
+        let cache = table.cache(table.id_of("RELOID").unwrap());
+        let mut buckets = [0u32; 128];
+        for oid in 0..12_800 {
+            buckets[(class(16_384 + oid, "t").cache_hash(cache) % 128) as usize] += 1;
+        }
+        assert!(buckets.iter().all(|n| (50..=160).contains(n)), "{buckets:?}");
+    }
+
+    #[test]
+    fn only_foreign_keys_among_constraints_touch_a_relation() {
+        let constraint = |kind: u8| {
+            let columns =
+                vec![("oid", Datum::Oid(Oid(1))), ("conrelid", Datum::Oid(Oid(2))), ("contype", Datum::Int(i64::from(kind)))];
+            CatalogTuple::new(catalog::CONSTRAINT, columns).relcache_target()
+        };
+        assert_eq!((constraint(b'f'), constraint(b'p')), (Some(Oid(2)), None));
+    }
+}

@@ -1,0 +1,128 @@
+//! Statements that change rows of user tables (`access/heap/heapam.c`), with what logical decoding needs (wal_level = logical).
+//! Each uses up its command id, whether it finds rows or not (`standard_ExecutorStart`).
+
+use pg_types::record::{HeapDelete, HeapInsert, HeapMultiInsert, HeapUpdate, LogicalMessageRecord};
+use pg_types::{Oid, RecordBody};
+
+use crate::backend::{Backend, Result, StatementError};
+use crate::catalog::{DATABASE, RelKind, user_locator};
+use crate::rng::{Rng, uniform};
+use crate::xact::RowChange;
+
+/// `MAX_BUFFERED_TUPLES`: so many rows COPY collects before it inserts them page by page.
+const COPY_ROWS: u64 = 1000;
+
+impl Backend<'_> {
+    /// INSERT of `rows` rows, one record each.
+    pub(crate) fn insert_rows(&mut self, table: Oid, rows: u64) -> Result<()> {
+        let (filenode, tuple_len) = self.heap_of(table)?;
+        self.xact.command_id_used = true;
+        for _ in 0..rows {
+            let (tid, init_page) = self.cluster.catalog.heap(filenode).place(tuple_len);
+            let target = user_locator(filenode);
+            let insert = HeapInsert { target, tid, logical: true, init_page, tuple_len, ..HeapInsert::default() };
+            self.log(&RecordBody::Insert(insert))?;
+            self.count_row(RowChange { filenode, at_commit: Some(tid), at_abort: None });
+        }
+        Ok(())
+    }
+
+    /// COPY of `rows` rows: one record for each page that a batch touches.
+    pub(crate) fn copy_rows(&mut self, table: Oid, rows: u64) -> Result<()> {
+        let (filenode, tuple_len) = self.heap_of(table)?;
+        self.xact.command_id_used = true;
+        let mut left = rows;
+        while left > 0 {
+            let batch = left.min(COPY_ROWS);
+            left -= batch;
+            let placed: Vec<_> = (0..batch).map(|_| self.cluster.catalog.heap(filenode).place(tuple_len)).collect();
+            let last_block = placed.last().map(|(tid, _)| tid.block);
+            for page in placed.chunk_by(|a, b| a.0.block == b.0.block) {
+                let Some((tid, init_page)) = page.first() else { continue };
+                let multi = HeapMultiInsert {
+                    target: user_locator(filenode),
+                    block: tid.block,
+                    ntuples: page.len() as u16,
+                    logical: true,
+                    last_in_multi: Some(tid.block) == last_block,
+                    init_page: *init_page,
+                    tuples_len: (tuple_len + 2).next_multiple_of(2) * page.len() as u32,
+                    ..HeapMultiInsert::default()
+                };
+                self.log(&RecordBody::MultiInsert(multi))?;
+            }
+            for (tid, _) in placed {
+                self.count_row(RowChange { filenode, at_commit: Some(tid), at_abort: None });
+            }
+        }
+        Ok(())
+    }
+
+    /// UPDATE of `rows` rows drawn at random; fewer if fewer are to be seen. Gives how many there were.
+    pub(crate) fn update_rows(&mut self, table: Oid, rows: u64, rng: &mut dyn Rng) -> Result<u64> {
+        let (filenode, tuple_len) = self.heap_of(table)?;
+        self.xact.command_id_used = true;
+        for done in 0..rows {
+            let Some(old_tid) = self.cluster.catalog.rows(filenode).take(uniform(rng, 0, u64::MAX)) else { return Ok(done) };
+            let xid = self.xid()?;
+            let heap = self.cluster.catalog.heap(filenode);
+            let beside = heap.place_beside(old_tid, tuple_len);
+            let (new_tid, init_page) = beside.map_or_else(|| heap.place(tuple_len), |tid| (tid, false));
+            let update = HeapUpdate {
+                target: user_locator(filenode),
+                old_tid,
+                new_tid,
+                old_xmax: xid,
+                hot: beside.is_some(),
+                logical: true,
+                init_page,
+                tuple_len,
+                ..HeapUpdate::default()
+            };
+            self.log(&RecordBody::Update(update))?;
+            let change = RowChange { filenode, at_commit: Some(new_tid), at_abort: Some(old_tid) };
+            self.xact.level().rows.push(change);
+        }
+        Ok(rows)
+    }
+
+    /// DELETE of `rows` rows drawn at random; fewer if fewer are to be seen. Gives how many there were.
+    pub(crate) fn delete_rows(&mut self, table: Oid, rows: u64, rng: &mut dyn Rng) -> Result<u64> {
+        let (filenode, _) = self.heap_of(table)?;
+        self.xact.command_id_used = true;
+        let keyed = !self.relation(table)?.indexes.is_empty();
+        for done in 0..rows {
+            let Some(tid) = self.cluster.catalog.rows(filenode).take(uniform(rng, 0, u64::MAX)) else { return Ok(done) };
+            let xmax = self.xid()?;
+            let old = if keyed { pg_types::record::OldTuple::Key } else { pg_types::record::OldTuple::None };
+            let delete = HeapDelete { target: user_locator(filenode), tid, xmax, old, ..HeapDelete::default() };
+            self.log(&RecordBody::Delete(delete))?;
+            self.xact.level().rows.push(RowChange { filenode, at_commit: None, at_abort: Some(tid) });
+        }
+        Ok(rows)
+    }
+
+    /// `pg_logical_emit_message`, as part of the transaction.
+    pub(crate) fn emit_message(&mut self, prefix: &str, message: Vec<u8>) -> Result<()> {
+        let prefix = prefix.as_bytes().to_vec();
+        let record = LogicalMessageRecord { db: DATABASE, transactional: true, prefix, message };
+        self.log(&RecordBody::LogicalMessage(Box::new(record)))?;
+        Ok(())
+    }
+
+    /// A new row, counted.
+    fn count_row(&mut self, change: RowChange) {
+        self.cluster.catalog.rows(change.filenode).count += 1;
+        self.xact.level().rows.push(change);
+    }
+
+    /// The file and the row length of a table that has rows of its own.
+    fn heap_of(&self, table: Oid) -> Result<(u32, u32)> {
+        let relation = self.relation(table)?;
+        if relation.kind == RelKind::Table {
+            Ok((relation.filenode, relation.row_len))
+        } else {
+            Err(StatementError::Refused(format!("'{}' is no plain table", relation.name)))
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! What was there before the log begins: tables of the scenario, made by the same statements, with their records thrown away.
+
+use pg_types::{FullXid, PgVersion, Timestamp};
+
+use crate::backend::{Backend, Cluster, Result};
+use crate::catalog::{Catalog, CatalogTraits};
+use crate::ddl::create_table::TableSpec;
+use crate::error::PrimaryError;
+use crate::proc_array::ProcArray;
+use crate::rng::seeded;
+use crate::scenario::{Blanks, Plan, TablePlan};
+use crate::sink::NullSink;
+use crate::xact::Transaction;
+
+use super::{Continuation, named};
+
+/// `FrozenTransactionId`: whatever was there before is visible to everybody.
+const FROZEN: FullXid = FullXid(2);
+
+/// A cluster with the scenario's tables, ready to write its first record.
+pub(super) fn bootstrap(
+    plan: &Plan,
+    version: PgVersion,
+    from: Option<Continuation>,
+) -> std::result::Result<Cluster, PrimaryError> {
+    let mut catalog = Catalog::new(CatalogTraits::of(version));
+    if let Some(from) = from {
+        catalog.next_oid = from.next_oid;
+    }
+    let mut cluster = Cluster::new(catalog, ProcArray::new(FROZEN));
+    for table in &plan.tables {
+        for index in 1..=table.count {
+            make(&mut cluster, table, index).map_err(|error| named("bootstrap", "CREATE TABLE", error))?;
+        }
+    }
+    let next_xid = from.map_or(FullXid(plan.server.first_xid), |from| from.next_xid);
+    Ok(Cluster::new(cluster.catalog, ProcArray::new(next_xid)))
+}
+
+/// One table with its partitions and rows.
+fn make(cluster: &mut Cluster, plan: &TablePlan, index: u64) -> Result<()> {
+    // A table's name has no random blank that would matter: whatever is drawn here is drawn from a generator of its own.
+    let name = plan.name.fill(Blanks { index, ..Blanks::default() }, &mut seeded(index));
+    let mut spec = TableSpec {
+        name: name.as_str().into(),
+        columns: plan.columns.clone(),
+        parent: None,
+        partitioned: plan.partitions.is_some(),
+        row_len: plan.row_len,
+    };
+    let table = silently(cluster, |backend| backend.create_table(&spec))?;
+    let Some(partitions) = plan.partitions else {
+        return silently(cluster, |backend| backend.insert_rows(table, plan.rows));
+    };
+    for number in 1..=partitions {
+        spec = TableSpec { name: format!("{name}_{number}").into(), parent: Some(table), partitioned: false, ..spec };
+        let partition = silently(cluster, |backend| backend.create_table(&spec))?;
+        silently(cluster, |backend| backend.insert_rows(partition, plan.rows))?;
+    }
+    Ok(())
+}
+
+/// A transaction whose records nobody sees.
+fn silently<T>(cluster: &mut Cluster, work: impl FnOnce(&mut Backend<'_>) -> Result<T>) -> Result<T> {
+    let mut sink = NullSink(cluster.catalog.traits.version);
+    let mut xact = Transaction::new(0);
+    cluster.procs = ProcArray::new(FROZEN);
+    let mut backend = Backend { cluster, xact: &mut xact, sink: &mut sink, now: Timestamp(0) };
+    let result = work(&mut backend)?;
+    backend.commit()?;
+    Ok(result)
+}

@@ -1,0 +1,171 @@
+//! One session: transaction after transaction, each a list of statements.
+
+use pg_types::Timestamp;
+
+use super::locks::{LockMode, LockTable};
+use super::statement::{Resolved, resolve};
+use super::truth::TransactionTruth;
+use super::{CountingSink, named};
+use crate::backend::{Backend, Cluster, Ended};
+use crate::error::PrimaryError;
+use crate::rng::{Rng, uniform};
+use crate::scenario::{ActorPlan, Blanks, Plan, StatementPlan};
+use crate::xact::Transaction;
+
+/// A session.
+#[derive(Debug)]
+pub(super) struct Session {
+    /// Whose it is.
+    pub(super) actor: usize,
+    /// Its number among the actor's, from 1.
+    number: u64,
+    /// Transactions that it began.
+    begun: u64,
+    /// The running one.
+    running: Option<Running>,
+}
+
+/// A session's running transaction.
+#[derive(Debug)]
+struct Running {
+    /// Its state.
+    xact: Transaction,
+    /// Simulated microseconds at its begin.
+    begun_us: u64,
+    /// Its number among the actor's, from 1.
+    number: u64,
+    /// It will roll back.
+    rolls_back: bool,
+    /// The next statement.
+    next: usize,
+    /// The next statement with its names drawn, if it waits for locks.
+    resolved: Option<Resolved>,
+}
+
+/// What a session works with during a step.
+pub(super) struct Context<'a> {
+    /// The actor's plan.
+    pub(super) plan: &'a ActorPlan,
+    /// The session's slot in the proc array.
+    pub(super) index: usize,
+    /// Transactions that all sessions of the actor began.
+    pub(super) begun: &'a mut u64,
+    /// The server.
+    pub(super) cluster: &'a mut Cluster,
+    /// Relation locks.
+    pub(super) locks: &'a mut LockTable,
+    /// Simulated microseconds since the start.
+    pub(super) elapsed_us: u64,
+    /// The clock.
+    pub(super) now: Timestamp,
+}
+
+/// How a session goes on.
+pub(super) enum Progress {
+    /// At this simulated microsecond.
+    At(u64),
+    /// When some transaction has ended.
+    Blocked,
+    /// Its transaction ended; the next one begins at this microsecond.
+    Ended(Box<TransactionTruth>, u64),
+}
+
+impl Session {
+    /// A session that did nothing yet.
+    pub(super) fn new(actor: usize, number: u64) -> Session {
+        Session { actor, number, begun: 0, running: None }
+    }
+
+    /// Whether it has no further transaction to begin.
+    pub(super) fn is_over(&self, plan: &Plan, elapsed_us: u64) -> bool {
+        if self.running.is_some() {
+            return false;
+        }
+        let all_begun = plan.actors[self.actor].transactions.is_some_and(|transactions| self.begun >= transactions);
+        all_begun || plan.duration_us.is_some_and(|duration| elapsed_us >= duration)
+    }
+
+    /// The next statement, or the end of the transaction.
+    pub(super) fn step(
+        &mut self,
+        mut context: Context<'_>,
+        rng: &mut dyn Rng,
+        sink: &mut CountingSink<'_>,
+    ) -> Result<Progress, PrimaryError> {
+        let number = self.number;
+        let mut running = match self.running.take() {
+            Some(running) => running,
+            None => self.begin(&mut context, rng),
+        };
+        let Some(statement) = context.plan.statements.get(running.next) else {
+            return end(running, &mut context, rng, sink);
+        };
+        if let StatementPlan::Wait(pause) = statement {
+            running.next += 1;
+            self.running = Some(running);
+            return Ok(Progress::At(context.elapsed_us.saturating_add(pause.draw(rng))));
+        }
+        let fail = |error| named(&context.plan.name, statement.name(), error);
+        let blanks = Blanks { transaction: running.number, session: number, index: 0 };
+        let resolved = match running.resolved.take() {
+            Some(resolved) => resolved,
+            None => resolve(statement, context.cluster, blanks, rng).map_err(fail)?,
+        };
+        if !context.locks.try_lock(context.index, &resolved.locks) {
+            running.resolved = Some(resolved);
+            self.running = Some(running);
+            return Ok(Progress::Blocked);
+        }
+        let mut backend = Backend { cluster: context.cluster, xact: &mut running.xact, sink, now: context.now };
+        if let Some(made) = backend.run(statement, &resolved, rng).map_err(fail)? {
+            // Nobody else knows the new relation yet, so this always succeeds.
+            context.locks.try_lock(context.index, &[(made, LockMode::Exclusive)]);
+        }
+        running.next += 1;
+        self.running = Some(running);
+        Ok(Progress::At(context.elapsed_us))
+    }
+
+    /// Begins a transaction.
+    fn begin(&mut self, context: &mut Context<'_>, rng: &mut dyn Rng) -> Running {
+        self.begun += 1;
+        *context.begun += 1;
+        let percent = context.plan.rollback_percent;
+        Running {
+            xact: Transaction::new(context.index),
+            begun_us: context.elapsed_us,
+            number: *context.begun,
+            rolls_back: percent > 0 && uniform(rng, 1, 100) <= percent,
+            next: 0,
+            resolved: None,
+        }
+    }
+}
+
+/// Ends a transaction and says when the session's next one begins.
+fn end(
+    mut running: Running,
+    context: &mut Context<'_>,
+    rng: &mut dyn Rng,
+    sink: &mut CountingSink<'_>,
+) -> Result<Progress, PrimaryError> {
+    let mut backend = Backend { cluster: context.cluster, xact: &mut running.xact, sink, now: context.now };
+    let (what, ended) = if running.rolls_back { ("ROLLBACK", backend.abort()) } else { ("COMMIT", backend.commit()) };
+    let ended: Ended = ended.map_err(|error| named(&context.plan.name, what, error))?;
+    let every = context.plan.every.map_or(0, |every| every.draw(rng));
+    let next = running.begun_us.saturating_add(every).max(context.elapsed_us);
+    let truth = TransactionTruth {
+        actor: context.plan.name.clone(),
+        xid: ended.xid,
+        committed: ended.committed,
+        time: context.now,
+        lsn: ended.lsn(),
+        end_lsn: ended.placed.map_or(pg_types::Lsn::INVALID, |placed| placed.end),
+        subxids: ended.subxids,
+        messages: ended.messages,
+        commands: running.xact.command_id.0,
+        records: running.xact.records,
+        did: running.xact.did,
+    };
+    Ok(Progress::Ended(Box::new(truth), next))
+}

@@ -1,0 +1,173 @@
+//! One planned statement on real tables: names become relations, relations are locked, the backend does the work.
+
+use std::sync::Arc;
+
+use pg_types::Oid;
+
+use super::locks::LockMode;
+use crate::backend::{Backend, Cluster, Result, StatementError};
+use crate::catalog::RelKind;
+use crate::ddl::create_table::TableSpec;
+use crate::rng::Rng;
+use crate::scenario::{Blanks, StatementPlan, Target, Template};
+
+/// A statement whose names are drawn.
+#[derive(Clone, Debug)]
+pub(super) struct Resolved {
+    /// Relations that it works on.
+    tables: Vec<Oid>,
+    /// What its truth calls them.
+    name: String,
+    /// Locks that it needs before it runs.
+    pub(super) locks: Vec<(Oid, LockMode)>,
+}
+
+/// Draws a statement's names and looks the relations up.
+pub(super) fn resolve(plan: &StatementPlan, cluster: &Cluster, blanks: Blanks, rng: &mut dyn Rng) -> Result<Resolved> {
+    match plan {
+        StatementPlan::Insert(target, _)
+        | StatementPlan::Copy(target, _)
+        | StatementPlan::Update(target, _)
+        | StatementPlan::Delete(target, _) => rows_of(target, cluster, blanks, rng),
+        StatementPlan::Truncate(table) => {
+            let (name, oid) = lookup(table, cluster, blanks, rng)?;
+            let partitions = cluster.catalog.relation(oid).map_or(Vec::new(), |relation| relation.partitions.clone());
+            let locks = std::iter::once(oid).chain(partitions).map(|rel| (rel, LockMode::Exclusive)).collect();
+            Ok(Resolved { tables: vec![oid], name, locks })
+        }
+        StatementPlan::CreateIndex(table, _) | StatementPlan::AddColumn(table, _) | StatementPlan::Grant(table, _) => {
+            let (name, oid) = lookup(table, cluster, blanks, rng)?;
+            Ok(Resolved { tables: vec![oid], name, locks: vec![(oid, LockMode::Exclusive)] })
+        }
+        StatementPlan::CreateTable(table, _, parent) => {
+            let parent = parent.as_ref().map(|parent| lookup(parent, cluster, blanks, rng)).transpose()?;
+            let tables: Vec<Oid> = parent.into_iter().map(|(_, oid)| oid).collect();
+            let locks = tables.iter().map(|oid| (*oid, LockMode::Exclusive)).collect();
+            Ok(Resolved { tables, name: table.fill(blanks, rng), locks })
+        }
+        StatementPlan::Savepoint(name)
+        | StatementPlan::Release(name)
+        | StatementPlan::RollbackTo(name)
+        | StatementPlan::Message(name, _) => Ok(Resolved { tables: Vec::new(), name: name.clone(), locks: Vec::new() }),
+        StatementPlan::Wait(_) => Ok(Resolved { tables: Vec::new(), name: String::new(), locks: Vec::new() }),
+    }
+}
+
+/// Tables whose rows a statement changes.
+fn rows_of(target: &Target, cluster: &Cluster, blanks: Blanks, rng: &mut dyn Rng) -> Result<Resolved> {
+    let (name, tables) = match target {
+        Target::Table(table) => {
+            let (name, oid) = lookup(table, cluster, blanks, rng)?;
+            (name, vec![oid])
+        }
+        Target::PartitionsOf(parent) => {
+            let (name, oid) = lookup(parent, cluster, blanks, rng)?;
+            let partitions = cluster.catalog.relation(oid).map_or(Vec::new(), |relation| relation.partitions.clone());
+            (format!("each of {} partitions of {name}", partitions.len()), partitions)
+        }
+    };
+    let locks = tables.iter().map(|oid| (*oid, LockMode::Shared)).collect();
+    Ok(Resolved { tables, name, locks })
+}
+
+/// A relation by a drawn name.
+fn lookup(table: &Template, cluster: &Cluster, blanks: Blanks, rng: &mut dyn Rng) -> Result<(String, Oid)> {
+    let name = table.fill(blanks, rng);
+    let found = cluster.catalog.relation_named(&name).map(|relation| relation.oid);
+    found.map(|oid| (name.clone(), oid)).ok_or_else(|| StatementError::Refused(format!("there is no relation named '{name}'")))
+}
+
+impl Backend<'_> {
+    /// Runs a statement whose locks are held. The oid of a relation that it made comes back, which is to be locked.
+    pub(super) fn run(&mut self, plan: &StatementPlan, at: &Resolved, rng: &mut dyn Rng) -> Result<Option<Oid>> {
+        let mut made = None;
+        let did = match plan {
+            StatementPlan::Insert(_, rows) => {
+                at.tables.iter().try_for_each(|table| self.insert_rows(*table, *rows))?;
+                format!("INSERT of {} into {}", counted(*rows, "row"), at.name)
+            }
+            StatementPlan::Copy(_, rows) => {
+                at.tables.iter().try_for_each(|table| self.copy_rows(*table, *rows))?;
+                format!("COPY of {} into {}", counted(*rows, "row"), at.name)
+            }
+            StatementPlan::Update(_, rows) => {
+                let mut done = 0;
+                for table in &at.tables {
+                    done += self.update_rows(*table, *rows, rng)?;
+                }
+                format!("UPDATE of {} in {}", counted(done, "row"), at.name)
+            }
+            StatementPlan::Delete(_, rows) => {
+                let mut done = 0;
+                for table in &at.tables {
+                    done += self.delete_rows(*table, *rows, rng)?;
+                }
+                format!("DELETE of {} from {}", counted(done, "row"), at.name)
+            }
+            StatementPlan::Truncate(_) => {
+                let table = only(at)?;
+                let partitioned = self.relation(table)?.kind == RelKind::Partitioned;
+                let emptied = self.truncate(table)?;
+                if partitioned {
+                    format!("TRUNCATE of {} of {}", counted(emptied as u64, "partition"), at.name)
+                } else {
+                    format!("TRUNCATE of {}", at.name)
+                }
+            }
+            StatementPlan::CreateTable(_, columns, _) => {
+                let spec = TableSpec {
+                    name: at.name.as_str().into(),
+                    columns: columns.clone(),
+                    parent: at.tables.first().copied(),
+                    partitioned: false,
+                    row_len: None,
+                };
+                made = Some(self.create_table(&spec)?);
+                format!("CREATE TABLE {}", at.name)
+            }
+            StatementPlan::CreateIndex(_, column) => {
+                let name: Arc<str> = format!("{}_{column}_idx", at.name).into();
+                made = Some(self.create_index(only(at)?, &name, column)?);
+                format!("CREATE INDEX {name}")
+            }
+            StatementPlan::AddColumn(_, column) => {
+                self.add_column(only(at)?, column)?;
+                format!("ALTER TABLE {} ADD COLUMN {}", at.name, column.name)
+            }
+            StatementPlan::Grant(_, role) => {
+                self.grant(only(at)?, &role.as_str().into())?;
+                format!("GRANT on {} to {role}", at.name)
+            }
+            StatementPlan::Savepoint(name) => {
+                self.xact.push_savepoint(name);
+                format!("SAVEPOINT {name}")
+            }
+            StatementPlan::Release(name) => {
+                self.release_savepoint(name)?;
+                format!("RELEASE SAVEPOINT {name}")
+            }
+            StatementPlan::RollbackTo(name) => {
+                self.rollback_to_savepoint(name)?;
+                format!("ROLLBACK TO SAVEPOINT {name}")
+            }
+            StatementPlan::Message(prefix, bytes) => {
+                self.emit_message(prefix, vec![b'm'; *bytes as usize])?;
+                format!("a message '{prefix}' of {}", counted(*bytes, "byte"))
+            }
+            StatementPlan::Wait(_) => return Ok(None),
+        };
+        self.command_counter_increment()?;
+        self.xact.did.push(did);
+        Ok(made)
+    }
+}
+
+/// The one relation of a statement that has one.
+fn only(at: &Resolved) -> Result<Oid> {
+    at.tables.first().copied().ok_or_else(|| StatementError::Refused("it names no relation".to_owned()))
+}
+
+/// A number with its noun.
+fn counted(n: u64, noun: &str) -> String {
+    if n == 1 { format!("1 {noun}") } else { format!("{n} {noun}s") }
+}

@@ -1,0 +1,170 @@
+//! A scenario with all its numbers: what the engine runs.
+
+use crate::ddl::column::Column;
+use crate::rng::{Rng, uniform};
+
+use super::Template;
+
+/// A length of time in microseconds, fixed or drawn anew each time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pause {
+    /// The least.
+    pub from_us: u64,
+    /// The greatest.
+    pub to_us: u64,
+}
+
+impl Pause {
+    /// One length.
+    pub fn draw(&self, rng: &mut dyn Rng) -> u64 {
+        if self.from_us == self.to_us { self.from_us } else { uniform(rng, self.from_us, self.to_us) }
+    }
+}
+
+/// A scenario with all its numbers.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Its name.
+    pub name: String,
+    /// When open-ended actors stop, in microseconds from the beginning.
+    pub duration_us: Option<u64>,
+    /// The server.
+    pub server: ServerPlan,
+    /// Hints for a decoder.
+    pub decoder: DecoderHints,
+    /// Snapshots a second on a standby, 0 for none.
+    pub snapshots_per_second: u64,
+    /// Tables that are there before the log begins.
+    pub tables: Vec<TablePlan>,
+    /// Who does something.
+    pub actors: Vec<ActorPlan>,
+}
+
+/// Settings of the server.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerPlan {
+    /// max_connections.
+    pub max_connections: u32,
+    /// max_prepared_transactions.
+    pub max_prepared_transactions: u32,
+    /// Time between checkpoints.
+    pub checkpoint_every_us: u64,
+    /// Time between records of running transactions.
+    pub running_xacts_every_us: u64,
+    /// The first xid.
+    pub first_xid: u64,
+}
+
+/// What a decoder that plays the scenario should be set up with; all optional.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DecoderHints {
+    /// Syscache callbacks that are registered.
+    pub syscache_callbacks: Option<u32>,
+    /// Relcache callbacks that are registered.
+    pub relcache_callbacks: Option<u32>,
+    /// Caches that were used at least once.
+    pub caches_in_use: Option<u32>,
+}
+
+/// Tables that are there before the log begins.
+#[derive(Clone, Debug)]
+pub struct TablePlan {
+    /// Name; counts if there are several.
+    pub name: Template,
+    /// How many.
+    pub count: u64,
+    /// Columns.
+    pub columns: Vec<Column>,
+    /// Partitions of each; [`None`] for plain tables.
+    pub partitions: Option<u64>,
+    /// Rows in each (in each partition).
+    pub rows: u64,
+    /// Bytes of a row in a record, if not what its columns take.
+    pub row_len: Option<u32>,
+}
+
+/// An actor.
+#[derive(Clone, Debug)]
+pub struct ActorPlan {
+    /// Name.
+    pub name: String,
+    /// Sessions.
+    pub sessions: u64,
+    /// When the first transaction begins.
+    pub start: Pause,
+    /// Indexes of the actors that must have finished before.
+    pub after: Vec<usize>,
+    /// From one transaction's begin to the next; at once if not said.
+    pub every: Option<Pause>,
+    /// Transactions of each session; until the scenario's duration if not said.
+    pub transactions: Option<u64>,
+    /// Transactions of a hundred that roll back.
+    pub rollback_percent: u64,
+    /// What one transaction does.
+    pub statements: Vec<StatementPlan>,
+}
+
+/// Which tables a statement means.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// One.
+    Table(Template),
+    /// All partitions of one.
+    PartitionsOf(Template),
+}
+
+/// One statement.
+#[derive(Clone, Debug)]
+pub enum StatementPlan {
+    /// INSERT of rows.
+    Insert(Target, u64),
+    /// COPY of rows.
+    Copy(Target, u64),
+    /// UPDATE of rows.
+    Update(Target, u64),
+    /// DELETE of rows.
+    Delete(Target, u64),
+    /// TRUNCATE.
+    Truncate(Template),
+    /// CREATE TABLE, perhaps as a partition of another.
+    CreateTable(Template, Vec<Column>, Option<Template>),
+    /// CREATE INDEX on a column.
+    CreateIndex(Template, String),
+    /// ALTER TABLE ADD COLUMN.
+    AddColumn(Template, Column),
+    /// GRANT to a role.
+    Grant(Template, String),
+    /// SAVEPOINT.
+    Savepoint(String),
+    /// RELEASE SAVEPOINT.
+    Release(String),
+    /// ROLLBACK TO SAVEPOINT.
+    RollbackTo(String),
+    /// A logical message: prefix and bytes of content.
+    Message(String, u64),
+    /// Wait with the transaction open.
+    Wait(Pause),
+}
+
+impl StatementPlan {
+    /// Its name in messages.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            StatementPlan::Insert(..) => "INSERT",
+            StatementPlan::Copy(..) => "COPY",
+            StatementPlan::Update(..) => "UPDATE",
+            StatementPlan::Delete(..) => "DELETE",
+            StatementPlan::Truncate(..) => "TRUNCATE",
+            StatementPlan::CreateTable(..) => "CREATE TABLE",
+            StatementPlan::CreateIndex(..) => "CREATE INDEX",
+            StatementPlan::AddColumn(..) => "ALTER TABLE ADD COLUMN",
+            StatementPlan::Grant(..) => "GRANT",
+            StatementPlan::Savepoint(..) => "SAVEPOINT",
+            StatementPlan::Release(..) => "RELEASE SAVEPOINT",
+            StatementPlan::RollbackTo(..) => "ROLLBACK TO SAVEPOINT",
+            StatementPlan::Message(..) => "pg_logical_emit_message",
+            StatementPlan::Wait(..) => "wait",
+        }
+    }
+}
