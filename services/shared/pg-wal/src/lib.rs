@@ -8,6 +8,7 @@
 
 pub mod blocks;
 mod cursor;
+pub mod describe;
 pub mod dir;
 pub mod encode;
 pub mod end;
@@ -17,9 +18,9 @@ pub mod page;
 pub mod profile;
 pub mod reader;
 pub mod record;
-#[allow(dead_code)]
 pub mod rmgr;
 pub mod segment;
+pub mod text;
 mod window;
 pub mod writer;
 

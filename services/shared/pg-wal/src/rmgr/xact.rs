@@ -167,8 +167,6 @@ impl<'a> TransactionEnd<'a> {
 /// `xl_xact_prepare` and the arrays behind it (`ParsePrepareRecord`).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Prepare<'a> {
-    /// Its transaction.
-    pub(crate) xid: Xid,
     /// Database.
     pub(crate) db: Oid,
     /// When.
@@ -199,8 +197,8 @@ impl<'a> Prepare<'a> {
     /// Reads one.
     pub(crate) fn read(main: &'a [u8], profile: &WalProfile) -> Result<Self, Malformed> {
         let mut c = Cursor::new(main);
-        c.take(8)?; // magic and length of the state file
-        let (xid, db, time, owner) = (Xid(c.u32()?), Oid(c.u32()?), Timestamp(c.i64()?), Oid(c.u32()?));
+        c.take(12)?; // magic and length of the state file, and its transaction, which is the record's
+        let (db, time, owner) = (Oid(c.u32()?), Timestamp(c.i64()?), Oid(c.u32()?));
         let (subxacts, commit_rels, abort_rels) = (c.i32()?, c.i32()?, c.i32()?);
         let has_stats = profile.dropped_stats_item_len > 0;
         let (commit_stats, abort_stats) = if has_stats { (c.i32()?, c.i32()?) } else { (0, 0) };
@@ -215,7 +213,6 @@ impl<'a> Prepare<'a> {
         let commit_stats = Self::stats(&mut c, commit_stats, profile)?;
         let abort_stats = Self::stats(&mut c, abort_stats, profile)?;
         Ok(Self {
-            xid,
             db,
             time,
             owner,
