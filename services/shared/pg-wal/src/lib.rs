@@ -20,6 +20,7 @@ pub mod reader;
 pub mod record;
 pub mod rmgr;
 pub mod segment;
+pub mod stats;
 pub mod text;
 mod window;
 pub mod writer;
