@@ -9,6 +9,7 @@ use tonic_types::StatusExt;
 
 use crate::drain::Drain;
 use crate::printable::printable;
+use crate::server::KEEPALIVE_RANGE;
 use crate::status::DOMAIN;
 
 /// Settings of a connection to another node.
@@ -60,6 +61,14 @@ pub enum ConnectError {
         /// As configured.
         endpoint: String,
     },
+    /// A setting makes no sense.
+    #[error("{field} of the connection to {endpoint} must be between 100ms and 1h")]
+    Setting {
+        /// Where.
+        endpoint: String,
+        /// The field.
+        field: &'static str,
+    },
     /// Nobody answered in time.
     #[error("no server at {endpoint} after {attempts} attempts in {waited:?}: {cause}; is it running, and is the port right?")]
     Unreachable {
@@ -105,13 +114,21 @@ impl Backoff {
 /// The endpoint of `config` with keepalive and limits set; not connected.
 ///
 /// # Errors
-/// The endpoint is no http URI.
+/// The endpoint is no http URI, or a setting makes no sense.
 pub fn endpoint(config: &ClientConfig) -> Result<Endpoint, ConnectError> {
     let bad = || ConnectError::Endpoint { endpoint: printable(&config.endpoint).into_owned() };
     let endpoint = Endpoint::from_shared(config.endpoint.clone()).map_err(|_| bad())?;
     let uri = endpoint.uri();
     if uri.scheme_str() != Some("http") || uri.port().is_none() {
         return Err(bad());
+    }
+    let times = [
+        ("connect_timeout", config.connect_timeout),
+        ("keepalive_interval", config.keepalive_interval),
+        ("keepalive_timeout", config.keepalive_timeout),
+    ];
+    if let Some((field, _)) = times.into_iter().find(|(_, time)| !KEEPALIVE_RANGE.contains(time)) {
+        return Err(ConnectError::Setting { endpoint: config.endpoint.clone(), field });
     }
     Ok(endpoint
         .connect_timeout(config.connect_timeout)
@@ -203,6 +220,15 @@ mod tests {
             assert!(matches!(endpoint(&config), Err(ConnectError::Endpoint { .. })), "{bad}");
         }
         assert!(endpoint(&ClientConfig::default()).is_ok());
+    }
+
+    #[test]
+    fn times_that_make_no_sense_are_named() {
+        for bad in [Duration::ZERO, Duration::MAX] {
+            let config = ClientConfig { keepalive_interval: bad, ..ClientConfig::default() };
+            let error = endpoint(&config).expect_err("no sense").to_string();
+            assert!(error.starts_with("keepalive_interval of the connection to http://"), "{error}");
+        }
     }
 
     #[test]

@@ -71,6 +71,26 @@ impl Default for ServerConfig {
     }
 }
 
+/// What intervals of keepalive may be: below, pings are an attack; above, clocks overflow.
+pub(crate) const KEEPALIVE_RANGE: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
+
+impl ServerConfig {
+    /// Refuses settings under which nothing would be served.
+    fn check(&self) -> Result<(), ServerError> {
+        let refuse = |field, must| Err(ServerError::Setting { field, must });
+        if self.max_concurrent_streams == 0 {
+            return refuse("max_concurrent_streams", "greater than 0");
+        }
+        if !KEEPALIVE_RANGE.contains(&self.keepalive_interval) {
+            return refuse("keepalive_interval", "between 100ms and 1h");
+        }
+        if !KEEPALIVE_RANGE.contains(&self.keepalive_timeout) {
+            return refuse("keepalive_timeout", "between 100ms and 1h");
+        }
+        Ok(())
+    }
+}
+
 /// Why a server does not start or does not go on.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
@@ -89,6 +109,14 @@ pub enum ServerError {
         listen: String,
         /// What the operating system says.
         source: io::Error,
+    },
+    /// A setting makes no sense.
+    #[error("server.{field} must be {must}")]
+    Setting {
+        /// The field.
+        field: &'static str,
+        /// What it must be.
+        must: &'static str,
     },
     /// Serving failed.
     #[error("the gRPC server on {addr} failed: {message}")]
@@ -138,8 +166,9 @@ impl Bound {
 /// Binds the address of `config`.
 ///
 /// # Errors
-/// The port is taken, or the address is none of this machine.
+/// A setting makes no sense, the port is taken, or the address is none of this machine.
 pub async fn bind(config: &ServerConfig) -> Result<Bound, ServerError> {
+    config.check()?;
     let listen = config.listen.clone();
     let bound = async {
         let listener = TcpListener::bind(&listen).await?;

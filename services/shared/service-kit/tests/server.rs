@@ -259,6 +259,20 @@ async fn an_address_that_is_none_is_named() {
     }
 }
 
+#[tokio::test]
+async fn settings_that_make_no_sense_are_named() {
+    let default = ServerConfig::default;
+    let configs = [
+        ("max_concurrent_streams", ServerConfig { max_concurrent_streams: 0, ..default() }),
+        ("keepalive_interval", ServerConfig { keepalive_interval: Duration::ZERO, ..default() }),
+        ("keepalive_timeout", ServerConfig { keepalive_timeout: Duration::MAX, ..default() }),
+    ];
+    for (field, config) in configs {
+        let error = server::bind(&config).await.expect_err(field).to_string();
+        assert!(error.starts_with(&format!("server.{field} must be ")), "{error}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reflection_lists_what_is_served_in_both_versions() {
     use tonic_reflection::pb::{v1, v1alpha};

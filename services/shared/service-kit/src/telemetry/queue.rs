@@ -11,6 +11,9 @@ use opentelemetry_sdk::trace::{SpanData, SpanExporter};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+/// Spans in a queue or a batch at most, whatever is configured.
+const SPANS_MAX: usize = 1 << 20;
+
 /// What became of the spans of one role.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpanCounts {
@@ -80,7 +83,7 @@ impl Queue {
 impl Exporting {
     /// Starts the task; must be called within a tokio runtime.
     pub(super) fn start<E: SpanExporter + 'static>(exporter: E, batching: Batching) -> (Queue, Self) {
-        let (tx, rx) = mpsc::channel(batching.queue_spans.max(1));
+        let (tx, rx) = mpsc::channel(batching.queue_spans.clamp(1, SPANS_MAX));
         let (counters, closing) = (Arc::new(Counters::default()), CancellationToken::new());
         let task = tokio::spawn(run(exporter, rx, batching, closing.clone(), Arc::clone(&counters)));
         let queue = Queue { tx, counters: Arc::clone(&counters) };
@@ -135,7 +138,7 @@ async fn run<E: SpanExporter>(
 
 /// The next batch: full, or what came within the interval after its first span; empty when the queue is closed and empty.
 async fn collect(rx: &mut mpsc::Receiver<SpanData>, batching: Batching, closing: &CancellationToken) -> Vec<SpanData> {
-    let max = batching.batch_spans.max(1);
+    let max = batching.batch_spans.clamp(1, SPANS_MAX);
     let mut batch = Vec::new();
     let deadline = tokio::time::sleep(batching.interval);
     tokio::pin!(deadline);
