@@ -1,15 +1,208 @@
-//! `walstorm decode`.
+//! `walstorm decode`: a line per committed transaction, in commit order.
 
+use std::borrow::Cow;
+use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
+
+use decoder_core::{DecodedTransaction, OutputSink, Profile, RelationChanges, SnapBuildState, TimestampText};
+use pg_types::Oid;
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
+use crate::wal_input::WalInput;
+
+/// Exit code when the WAL ends in anything but a complete end.
+const TORN: u8 = 3;
 
 /// Arguments of `walstorm decode`.
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+#[command(after_help = "\
+Each line is one committed transaction, in the order of commit records, as logical decoding gives them out: rolled-back ones are
+absent, prepared ones stand where they were committed. With --json a line is an object with the keys xid, commit_lsn, end_lsn,
+commit_time, subxids, relations (name, or tablespace/database/file where no catalog names it -> insert, update, delete,
+truncate), messages (invalidation messages by kind, and logical ones) and work (counters of what decoding it cost under the
+profile).
+
+Exit code: 0 if the WAL ends at a switch or a zeroed tail, 3 if it ends in anything else, 1 on errors.")]
+pub struct Args {
+    /// Directory with WAL segments, a data directory, or one segment.
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// What decoding costs: pg96, pg10, pg13, pg14 ... indexed, each with +switches; what is decoded stays the same.
+    #[arg(long, value_name = "P", default_value = "indexed")]
+    profile: Profile,
+    /// Folder with pg_class.csv and pg_class_start.csv (relname, oid, relfilenode, reltablespace, nsp, relkind) for names.
+    #[arg(long, value_name = "DIR")]
+    catalog: Option<PathBuf>,
+    /// Database to decode; default the one with the most row changes.
+    #[arg(long, value_name = "OID")]
+    database: Option<u32>,
+    /// One JSON object a line.
+    #[arg(long)]
+    json: bool,
+}
 
 /// Runs the command.
 ///
 /// # Errors
-/// Not built yet.
-pub fn main(_args: Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("not built yet")
+/// The WAL or the catalog cannot be read, or a record cannot be decoded.
+pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    run(args, &mut io::BufWriter::new(io::stdout().lock()), &mut io::stderr())
+}
+
+/// The command with its outputs given: lines to `out`, remarks to `notes`.
+///
+/// # Errors
+/// As [`main`].
+pub fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> anyhow::Result<ExitCode> {
+    let input = WalInput::open(&args.dir, args.catalog.as_deref(), args.database.map(Oid))?;
+    for note in &input.notes {
+        writeln!(notes, "walstorm: {note}")?;
+    }
+    let mut decoder = input.decoder(args.profile.clone());
+    let mut lines = Lines { out, json: args.json, failed: None };
+    let decoded = input.decode(&mut decoder, &mut lines);
+    let written = lines.failed.map_or_else(|| out.flush(), Err);
+    match written {
+        // Whoever reads wants no more, as in `walstorm decode DIR | head`.
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
+        other => other?,
+    }
+    let end = decoded?;
+    if decoder.state() != SnapBuildState::Consistent {
+        let waits = decoder.waits_for().map_or_else(
+            || "no RUNNING_XACTS record was found".to_owned(),
+            |xid| format!("it waits until no transaction before {xid} runs"),
+        );
+        writeln!(notes, "walstorm: no consistent point in this WAL, so nothing can be decoded: {waits}")?;
+    }
+    if end.is_complete() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    writeln!(notes, "walstorm: {end}")?;
+    Ok(ExitCode::from(TORN))
+}
+
+/// Writes a line per transaction.
+struct Lines<'a> {
+    /// Where to.
+    out: &'a mut dyn Write,
+    /// As JSON.
+    json: bool,
+    /// The first failure; nothing is written after it.
+    failed: Option<io::Error>,
+}
+
+impl OutputSink for Lines<'_> {
+    fn commit(&mut self, transaction: &DecodedTransaction) {
+        if self.failed.is_some() {
+            return;
+        }
+        let written = if self.json {
+            serde_json::to_writer(&mut *self.out, &JsonTransaction(transaction))
+                .map_err(io::Error::from)
+                .and_then(|()| writeln!(self.out))
+        } else {
+            write_text(self.out, transaction)
+        };
+        self.failed = written.err();
+    }
+}
+
+/// A transaction as a line for people: what is zero is left out.
+fn write_text(out: &mut dyn Write, t: &DecodedTransaction) -> io::Result<()> {
+    write!(out, "xid {} commit {} end {} at {}", t.xid, t.commit_lsn, t.end_lsn, TimestampText(t.commit_time))?;
+    if !t.gid.is_empty() {
+        write!(out, " prepared '{}'", printable(&String::from_utf8_lossy(&t.gid)))?;
+    }
+    if !t.subxids.is_empty() {
+        write!(out, " subxids {}", t.subxids.len())?;
+    }
+    for relation in &t.relations {
+        write!(out, " | {}", printable(&relation.name))?;
+        write_counts(out, counts(relation))?;
+    }
+    for (title, entries) in [("messages", t.messages.entries().collect::<Vec<_>>()), ("work", t.work.entries().collect())] {
+        if entries.iter().any(|(_, n)| *n > 0) {
+            write!(out, " | {title}:")?;
+            write_counts(out, entries)?;
+        }
+    }
+    writeln!(out)
+}
+
+/// Names and numbers, zeroes left out.
+fn write_counts(out: &mut dyn Write, counts: impl IntoIterator<Item = (&'static str, u64)>) -> io::Result<()> {
+    counts.into_iter().filter(|(_, n)| *n > 0).try_for_each(|(name, n)| write!(out, " {name} {n}"))
+}
+
+/// A relation's counts under their keys.
+fn counts(r: &RelationChanges) -> [(&'static str, u64); 4] {
+    [("insert", r.insert), ("update", r.update), ("delete", r.delete), ("truncate", r.truncate)]
+}
+
+/// Text from outside, made harmless for a terminal: control characters and those that turn the writing direction are escaped.
+fn printable(text: &str) -> Cow<'_, str> {
+    let harmful =
+        |c: char| c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    if !text.contains(harmful) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if harmful(c) {
+            safe.extend(c.escape_unicode());
+        } else {
+            safe.push(c);
+        }
+    }
+    Cow::Owned(safe)
+}
+
+/// A transaction as the documented JSON object.
+struct JsonTransaction<'a>(&'a DecodedTransaction);
+
+impl Serialize for JsonTransaction<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let t = self.0;
+        let mut map = serializer.serialize_map(Some(8))?;
+        map.serialize_entry("xid", &t.xid.0)?;
+        map.serialize_entry("commit_lsn", &t.commit_lsn.to_string())?;
+        map.serialize_entry("end_lsn", &t.end_lsn.to_string())?;
+        map.serialize_entry("commit_time", &TimestampText(t.commit_time).to_string())?;
+        map.serialize_entry("subxids", &t.subxids.iter().map(|xid| xid.0).collect::<Vec<_>>())?;
+        map.serialize_entry("relations", &Relations(&t.relations))?;
+        map.serialize_entry("messages", &Counts(t.messages.entries().collect()))?;
+        map.serialize_entry("work", &Counts(t.work.entries().collect()))?;
+        map.end()
+    }
+}
+
+/// The object of relations.
+struct Relations<'a>(&'a [RelationChanges]);
+
+impl Serialize for Relations<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|r| (&*r.name, Counts(counts(r).to_vec()))))
+    }
+}
+
+/// An object of numbers, in order.
+pub(crate) struct Counts(pub(crate) Vec<(&'static str, u64)>);
+
+impl Serialize for Counts {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().copied())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_write_to_the_terminal() {
+        assert_eq!(printable("public.t"), "public.t");
+        assert_eq!(printable("a\u{1b}[2Jb\u{202e}ö\u{9b}"), "a\\u{1b}[2Jb\\u{202e}ö\\u{9b}");
+    }
 }

@@ -9,6 +9,7 @@ pub mod decode;
 pub mod run;
 pub mod snapshot;
 pub mod wal;
+pub mod wal_input;
 
 /// A flight simulator and analyser for PostgreSQL's replication hot paths.
 #[derive(Debug, Parser)]
@@ -42,7 +43,7 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Run(args) => run::main(args),
         Command::Wal(args) => wal::main(args),
-        Command::Decode(args) => decode::main(args),
+        Command::Decode(args) => decode::main(&args),
         Command::Snapshot(args) => snapshot::main(args),
         Command::Compare(args) => compare::main(args),
     }

@@ -4,14 +4,15 @@
 //! formatting a name for each change. Its answers depend on the catalog copy alone, never on the caches, so what is decoded is
 //! the same under every profile.
 //!
-//! Invariants: I1 a file and an oid have one number each, for good; I2 numbers are positions in the list.
+//! Invariants: I1 a file and an oid have one number each, for good, all files of a relation that the catalog names the same;
+//! I2 numbers are positions in the list.
 
 use std::sync::Arc;
 
 use pg_types::{Oid, RelFileLocator};
 use rustc_hash::FxHashMap;
 
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, RelationInfo};
 
 /// A relation as changes name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +40,7 @@ pub(crate) struct Relations {
     list: Vec<Relation>,
     /// Numbers by file.
     by_file: FxHashMap<RelFileLocator, u32>,
-    /// Numbers by oid, for TRUNCATE.
+    /// Numbers of relations that the catalog names.
     by_oid: FxHashMap<Oid, u32>,
 }
 
@@ -59,13 +60,16 @@ impl Relations {
         if let Some(number) = self.by_file.get(&file) {
             return *number;
         }
-        let relation = match self.catalog.by_file(file) {
-            Some(info) => {
-                Relation { oid: info.oid, namespace: info.namespace, file, name: info.name, logged: Some(info.logged) }
-            }
-            None => Relation { oid: Oid(file.rel), namespace: Oid::INVALID, file, name: file.to_string().into(), logged: None },
+        let number = match self.catalog.by_file(file) {
+            Some(info) => self.known(info, file),
+            None => self.push(Relation {
+                oid: Oid(file.rel),
+                namespace: Oid::INVALID,
+                file,
+                name: file.to_string().into(),
+                logged: None,
+            }),
         };
-        let number = self.push(relation);
         self.by_file.insert(file, number);
         number
     }
@@ -76,12 +80,19 @@ impl Relations {
             return *number;
         }
         let guess = RelFileLocator { spc: Oid::DEFAULT_TABLESPACE, db: self.database, rel: oid.0 };
-        let number = match self.catalog.by_oid(oid) {
-            Some(info) => {
-                self.push(Relation { oid, namespace: info.namespace, file: guess, name: info.name, logged: Some(info.logged) })
-            }
+        match self.catalog.by_oid(oid) {
+            Some(info) => self.known(info, guess),
             None => self.of_file(guess),
-        };
+        }
+    }
+
+    /// The number of a relation that the catalog names: one for all its files.
+    fn known(&mut self, info: RelationInfo, file: RelFileLocator) -> u32 {
+        if let Some(number) = self.by_oid.get(&info.oid) {
+            return *number;
+        }
+        let RelationInfo { oid, namespace, name, logged } = info;
+        let number = self.push(Relation { oid, namespace, file, name, logged: Some(logged) });
         self.by_oid.insert(oid, number);
         number
     }

@@ -1,0 +1,110 @@
+//! What `decode` and `compare` read: a directory of WAL, record by record, and the choice of a database in it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context;
+use decoder_core::{Catalog, CsvCatalog, Decoder, DecoderConfig, Function, NoCatalog, OutputSink, Profile};
+use pg_types::{Lsn, Oid, RecordBody, WalRecord};
+use pg_wal::{WalDir, WalEnd, WalReader};
+
+/// A directory of WAL and what is needed to decode it.
+#[derive(Debug)]
+pub struct WalInput {
+    /// The directory.
+    dir: WalDir,
+    /// Whose rows are decoded.
+    pub database: Oid,
+    /// Names.
+    catalog: Arc<dyn Catalog>,
+    /// Something to tell the user, if a choice was made for him.
+    pub notes: Vec<String>,
+}
+
+impl WalInput {
+    /// Opens `dir`; without a `database`, the one with the most decodable row changes is taken; names come from the csv files
+    /// in `catalog`.
+    ///
+    /// # Errors
+    /// No readable WAL, or no readable catalog, each with place and remedy.
+    pub fn open(dir: &Path, catalog: Option<&Path>, database: Option<Oid>) -> anyhow::Result<WalInput> {
+        let dir = WalDir::open(dir, None)?;
+        let catalog: Arc<dyn Catalog> = match catalog {
+            Some(folder) => Arc::new(CsvCatalog::load(folder).context("read the catalog")?),
+            None => Arc::new(NoCatalog),
+        };
+        let mut notes = Vec::new();
+        let database = match database {
+            Some(oid) => oid,
+            None => {
+                let (oid, note) = choose_database(&dir)?;
+                notes.push(note);
+                oid
+            }
+        };
+        Ok(WalInput { dir, database, catalog, notes })
+    }
+
+    /// A decoder of this input that costs what `profile` says.
+    #[must_use]
+    pub fn decoder(&self, profile: Profile) -> Decoder {
+        let (version, database) = (self.dir.identity().version, self.database);
+        let config = DecoderConfig { version, profile, database, confirmed_lsn: Lsn::INVALID };
+        Decoder::new(config, Arc::clone(&self.catalog))
+    }
+
+    /// Decodes everything into `sink` and gives how the WAL ended.
+    ///
+    /// # Errors
+    /// A file that cannot be read, a record that contradicts its layout, or one that cannot be decoded.
+    pub fn decode(&self, decoder: &mut Decoder, sink: &mut dyn OutputSink) -> anyhow::Result<WalEnd> {
+        let marker = decoder.current_function();
+        let outer = marker.enter(Function::XLogReadRecord);
+        let end = for_each_record(&self.dir, |record| Ok(decoder.process(record, sink)?));
+        marker.leave(outer);
+        end
+    }
+}
+
+/// Calls `f` for every record of `dir` and gives how the WAL ended.
+fn for_each_record(dir: &WalDir, mut f: impl FnMut(&WalRecord) -> anyhow::Result<()>) -> anyhow::Result<WalEnd> {
+    let profile = dir.profile();
+    let mut reader = WalReader::open(dir, None)?;
+    while let Some(raw) = reader.next()? {
+        f(&raw.decode(profile)?)?;
+    }
+    reader.end().cloned().context("the reader stopped without saying why")
+}
+
+/// The database with the most row changes that carry their row (the lowest oid among equals); failing that, the one that most
+/// commits name.
+fn choose_database(dir: &WalDir) -> anyhow::Result<(Oid, String)> {
+    let (mut rows, mut commits) = (BTreeMap::<Oid, u64>::new(), BTreeMap::<Oid, u64>::new());
+    for_each_record(dir, |record| {
+        let (database, n) = match &record.body {
+            RecordBody::Insert(insert) if insert.logical => (insert.target.db, 1),
+            RecordBody::MultiInsert(insert) if insert.logical => (insert.target.db, u64::from(insert.ntuples)),
+            RecordBody::Update(update) if update.logical => (update.target.db, 1),
+            RecordBody::Delete(delete) if delete.old != pg_types::record::OldTuple::None => (delete.target.db, 1),
+            RecordBody::Commit(commit) => {
+                *commits.entry(commit.db).or_default() += 1;
+                return Ok(());
+            }
+            _ => return Ok(()),
+        };
+        *rows.entry(database).or_default() += n;
+        Ok(())
+    })?;
+    commits.remove(&Oid::INVALID);
+    let most = |counts: &BTreeMap<Oid, u64>| counts.iter().rev().max_by_key(|(_, n)| **n).map(|(oid, n)| (*oid, *n));
+    Ok(match (most(&rows), most(&commits)) {
+        (Some((oid, n)), _) => {
+            (oid, format!("decodes database {oid}, which has {n} of the row changes; --database OID for another"))
+        }
+        (None, Some((oid, _))) => {
+            (oid, format!("no row change here can be decoded (wal_level below logical?); takes database {oid} of the commits"))
+        }
+        (None, None) => (Oid::INVALID, "no row change here can be decoded (wal_level below logical?)".to_owned()),
+    })
+}
