@@ -136,3 +136,44 @@ fn older_versions_lack_what_they_lack() {
     assert!(refused(PgVersion::V16, Xid::INVALID, &RecordBody::CheckpointRedo));
     assert!(!refused(PgVersion::V17, Xid::INVALID, &RecordBody::CheckpointRedo));
 }
+
+#[test]
+fn a_log_is_opened_at_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut starts = Vec::new();
+    for round in 0..6 {
+        let mut writer = WalWriter::open(dir.path(), config()).unwrap();
+        for _ in 0..3 {
+            starts.push(writer.append(Xid(3), Xid::INVALID, 0, &message(5000 + round)).unwrap().0);
+        }
+        match round {
+            // A record over three segments: none starts in the last but one.
+            2 => starts.push(writer.append(Xid(3), Xid::INVALID, 0, &message(2 * MIB as usize)).unwrap().0),
+            3 => starts.push(writer.switch().unwrap().0),
+            _ => {}
+        }
+        writer.finish().unwrap();
+    }
+    let wal = pg_wal::WalDir::open(dir.path(), None).unwrap();
+    let mut reader = pg_wal::WalReader::open(&wal, None).unwrap();
+    let mut read = Vec::new();
+    while let Some(record) = reader.next().unwrap() {
+        read.push(record.lsn);
+    }
+    assert_eq!(read, starts);
+}
+
+#[test]
+fn a_broken_end_is_not_continued() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = WalWriter::create(dir.path(), config()).unwrap();
+    writer.append(Xid(3), Xid::INVALID, 0, &message(500)).unwrap();
+    let (last, _) = writer.append(Xid(3), Xid::INVALID, 0, &message(500)).unwrap();
+    writer.finish().unwrap();
+    let path = dir.path().join("000000010000000000000001");
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[(last.0 - MIB) as usize + 100] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let refused = WalWriter::open(dir.path(), config()).unwrap_err();
+    assert!(matches!(&refused, WriteError::Unreadable { what, .. } if what.contains("checksum")), "{refused}");
+}

@@ -6,7 +6,8 @@
 
 use pg_types::{Lsn, Oid, RelFileLocator, Tid, Xid};
 
-use super::{EncodeError, RECORD_LEN_MAX};
+use super::EncodeError;
+use crate::profile::WalProfile;
 
 /// `SizeOfXLogRecord`.
 const RECORD_HEADER_LEN: usize = 24;
@@ -105,10 +106,17 @@ impl Assembler {
     }
 
     /// `XLogRecordAssemble`: puts the parts together, with 0 for `xl_prev` and the CRC.
-    pub(super) fn finish(&self, op: RmgrOp, xid: Xid, top_xid: Xid, origin: u16, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+    pub(super) fn finish(
+        &self,
+        profile: &WalProfile,
+        op: RmgrOp,
+        (xid, top_xid, origin): (Xid, Xid, u16),
+        out: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
         let len = RECORD_HEADER_LEN + self.heads.len() + self.data.len() + self.main.len();
-        if len > RECORD_LEN_MAX {
-            return Err(EncodeError::TooLarge { what: "a WAL record", len, max: RECORD_LEN_MAX });
+        let max = profile.record_len_max as usize;
+        if len > max {
+            return Err(EncodeError::TooLarge { what: "a WAL record", len, max });
         }
         out.u32(0);
         out.u32(xid.0);

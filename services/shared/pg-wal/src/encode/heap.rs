@@ -10,6 +10,7 @@ use super::assemble::{Block, Put, RmgrOp, count};
 use super::standby::put_messages;
 use super::tuple::{put_multi_insert_tuples, put_tuple};
 use super::{EncodeError, Encoder};
+use crate::rmgr::heap2::Heap2Layout;
 
 /// `RM_HEAP2_ID`.
 const HEAP2: u8 = 9;
@@ -70,7 +71,7 @@ impl Encoder {
     /// `log_heap_insert`.
     fn insert(&mut self, r: &HeapInsert) -> Result<RmgrOp, EncodeError> {
         let bits = flags(&[(r.speculative, 1 << 2), (r.logical, 1 << 3), (r.toast, 1 << 4)]);
-        if r.toast && !self.layout.toast_inserts_marked {
+        if r.toast && !self.profile.has_toast_flag {
             return Err(self.not_in_version("the mark of an insert into a TOAST table"));
         }
         self.main().u16(r.tid.offset);
@@ -83,7 +84,7 @@ impl Encoder {
 
     /// `heap_multi_insert`. Typed records do not tell the line pointers, so they count from 1.
     fn multi_insert(&mut self, r: &HeapMultiInsert) -> Result<RmgrOp, EncodeError> {
-        if r.toast && !self.layout.toast_inserts_marked {
+        if r.toast && !self.profile.has_toast_flag {
             return Err(self.not_in_version("the mark of an insert into a TOAST table"));
         }
         let bits = flags(&[(r.last_in_multi, 1 << 1), (r.logical, 1 << 3), (r.toast, 1 << 4)]);
@@ -176,7 +177,7 @@ impl Encoder {
     /// `heap_inplace_update_and_unlock` (`heap_inplace_update` up to 16).
     fn inplace(&mut self, r: &InplaceRecord) -> Result<RmgrOp, EncodeError> {
         self.main().u16(r.tid.offset);
-        if self.layout.inplace_messages {
+        if self.profile.has_inplace_messages {
             let n = count("messages", r.messages.len())?;
             let main = self.main();
             main.pad_to(0, 4);
@@ -204,27 +205,42 @@ impl Encoder {
         heap2_op(0x70)
     }
 
-    /// `log_heap_prune_and_freeze` (17 and later): a pruning without line pointers to change.
+    /// `heap_page_prune`, from 17 on `log_heap_prune_and_freeze`: a pruning without line pointers to change.
     fn prune(&mut self, r: &PruneRecord) -> Result<RmgrOp, EncodeError> {
-        if !self.layout.prune_and_freeze {
-            return Err(self.not_in_version("a prune record in the layout of 17"));
-        }
-        let horizon = r.conflict_horizon.is_valid();
-        self.main().extend_from_slice(&[0, flags(&[(r.is_catalog, 1 << 1), (horizon, 1 << 3)])]);
-        if horizon {
-            self.main().u32(r.conflict_horizon.0);
+        let (layout, tells_catalog) = self.prune_layout(r)?;
+        let horizon = r.conflict_horizon;
+        let main = self.main();
+        if layout == Heap2Layout::PruneFreeze {
+            main.extend_from_slice(&[0, flags(&[(r.is_catalog, 1 << 1), (horizon.is_valid(), 1 << 3)])]);
+            if horizon.is_valid() {
+                main.u32(horizon.0);
+            }
+        } else {
+            main.u32(horizon.0);
+            main.u32(0); // Redirected and dead line pointers.
+            if tells_catalog {
+                main.u8(u8::from(r.is_catalog));
+            }
         }
         self.assembler.block(heap_block(r.target, r.block, false), |_| Ok(()))?;
         Ok(heap2_op(0x10))
+    }
+
+    /// The layout of this version's prune records, and whether it (and visibility) tells catalogs apart (16 and later).
+    fn prune_layout(&self, r: &PruneRecord) -> Result<(Heap2Layout, bool), EncodeError> {
+        let [_, layout, ..] = self.profile.heap2;
+        let tells_catalog = matches!(layout, Heap2Layout::PruneCatalog | Heap2Layout::PruneFreeze);
+        if r.is_catalog && !tells_catalog {
+            return Err(self.not_in_version("that a pruned or visible table is a catalog"));
+        }
+        Ok((layout, tells_catalog))
     }
 
     /// `log_heap_visible`: block 0 is the visibility map's page, block 1 the heap's.
     fn visible(&mut self, r: &PruneRecord) -> Result<RmgrOp, EncodeError> {
         /// Heap blocks whose two bits one page of the map holds.
         const HEAPBLOCKS_PER_PAGE: u32 = (8192 - 24) * 4;
-        if !self.layout.visible_tells_catalog {
-            return Err(self.not_in_version("a visibility record in the layout of 16"));
-        }
+        self.prune_layout(r)?;
         self.main().u32(r.conflict_horizon.0);
         self.main().u8(1 | flags(&[(r.is_catalog, 4)]));
         let map = Block { rel: r.target, fork: 2, block: r.block / HEAPBLOCKS_PER_PAGE, will_init: false };
@@ -236,8 +252,9 @@ impl Encoder {
     /// `logical_heap_rewrite_flush_mappings`; the mappings themselves are zeroes.
     fn rewrite(&mut self, r: &RewriteRecord) -> Result<RmgrOp, EncodeError> {
         let bytes = (r.num_mappings as usize).saturating_mul(REWRITE_MAPPING_LEN);
-        if bytes > super::RECORD_LEN_MAX {
-            return Err(EncodeError::TooLarge { what: "a rewrite's mappings", len: bytes, max: super::RECORD_LEN_MAX });
+        let max = self.profile.record_len_max as usize;
+        if bytes > max {
+            return Err(EncodeError::TooLarge { what: "a rewrite's mappings", len: bytes, max });
         }
         let main = self.main();
         [r.mapped_xid.0, r.mapped_db.0, r.mapped_rel.0].into_iter().for_each(|word| main.u32(word));

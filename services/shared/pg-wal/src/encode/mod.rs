@@ -8,7 +8,6 @@
 //! |---|---|
 //! | `assemble` | block references, data headers, the record header |
 //! | `heap` | HEAP, HEAP2 |
-//! | `layout` | what differs between versions |
 //! | `tuple` | heap tuples of a given length |
 //! | `xact` | XACT |
 //! | `prepare` | the state of a prepared transaction |
@@ -18,7 +17,6 @@
 
 mod assemble;
 mod heap;
-mod layout;
 mod prepare;
 mod standby;
 mod storage;
@@ -26,15 +24,12 @@ mod tuple;
 mod xact;
 mod xlog;
 
-use pg_types::{PgVersion, RecordBody, Xid};
+use pg_types::{InvalidationMessage, PgVersion, RecordBody, Xid};
 
 pub(crate) use assemble::seal;
-pub(crate) use layout::Layout;
 
+use crate::profile::WalProfile;
 use assemble::{Assembler, RmgrOp};
-
-/// The largest record that the server accepts (`XLogRecordMaxSize`, 16 and later; older ones would fail to read it, too).
-const RECORD_LEN_MAX: usize = 1020 * 1024 * 1024;
 
 /// A typed record cannot be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -84,7 +79,7 @@ pub enum EncodeError {
 #[derive(Debug)]
 pub struct Encoder {
     /// The format that is written.
-    layout: &'static Layout,
+    profile: &'static WalProfile,
     /// Buffers of the record under construction.
     assembler: Assembler,
 }
@@ -93,7 +88,7 @@ impl Encoder {
     /// An encoder for the format of `version`.
     #[must_use]
     pub fn new(version: PgVersion) -> Encoder {
-        Encoder { layout: Layout::of(version), assembler: Assembler::default() }
+        Encoder { profile: WalProfile::of(version), assembler: Assembler::default() }
     }
 
     /// Replaces `out` by the record's bytes, complete but for `xl_prev` and the CRC, which the place in the log decides.
@@ -112,11 +107,15 @@ impl Encoder {
     ) -> Result<(), EncodeError> {
         out.clear();
         self.assembler.begin();
-        if top_xid.is_valid() && !self.layout.streaming_support {
+        if top_xid.is_valid() && !self.profile.has_top_xid {
             return Err(self.not_in_version("a top-level transaction id on each record"));
         }
+        let relsync = |message: &InvalidationMessage| matches!(message, InvalidationMessage::Relsync { .. });
+        if !self.profile.has_relsync_messages && messages_of(body).iter().any(relsync) {
+            return Err(self.not_in_version("a relsync message"));
+        }
         let op = self.body(xid, body)?;
-        self.assembler.finish(op, xid, top_xid, origin, out)
+        self.assembler.finish(self.profile, op, (xid, top_xid, origin), out)
     }
 
     /// Writes the body's block references and main data; the resource manager and operation come back.
@@ -154,11 +153,23 @@ impl Encoder {
 
     /// The error for something that this version lacks.
     fn not_in_version(&self, what: &'static str) -> EncodeError {
-        EncodeError::NotInVersion { version: self.layout.version, what }
+        EncodeError::NotInVersion { version: self.profile.version, what }
     }
 
     /// Where main data goes.
     fn main(&mut self) -> &mut Vec<u8> {
         &mut self.assembler.main
+    }
+}
+
+/// The invalidation messages that a record carries.
+fn messages_of(body: &RecordBody) -> &[InvalidationMessage] {
+    match body {
+        RecordBody::Commit(r) => &r.messages,
+        RecordBody::Prepare(r) => &r.messages,
+        RecordBody::XactInvalidations(messages) => messages,
+        RecordBody::StandbyInvalidations(r) => &r.messages,
+        RecordBody::Inplace(r) => &r.messages,
+        _ => &[],
     }
 }

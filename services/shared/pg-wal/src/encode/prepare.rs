@@ -22,7 +22,7 @@ impl Encoder {
         if r.gid.len() > GID_LEN_MAX {
             return Err(EncodeError::TooLarge { what: "a prepared transaction's name", len: r.gid.len(), max: GID_LEN_MAX });
         }
-        let stats_counts = self.layout.stats_item_words > 0;
+        let stats_counts = self.profile.dropped_stats_item_len > 0;
         let main = self.main();
         main.u32(MAGIC);
         main.u32(0); // total_len, below

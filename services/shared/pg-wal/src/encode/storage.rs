@@ -14,6 +14,8 @@ const RELMAP: u8 = 7;
 const LOGICALMSG: u8 = 21;
 /// `RELMAPPER_FILEMAGIC`.
 const RELMAP_MAGIC: u32 = 0x0059_2717;
+/// Bytes of the map's file, where its entries do not take more (16 and later).
+const RELMAP_LEN_MIN: usize = 512;
 
 impl Encoder {
     /// Any record of the three.
@@ -36,13 +38,13 @@ impl Encoder {
         }
     }
 
-    /// `write_relmap_file`: the whole map, with its checksum. It has room for 64 entries from 16 on, for 62 before.
+    /// `write_relmap_file`: the whole map, with its checksum.
     fn relmap(&mut self, r: &RelmapRecord) -> Result<RmgrOp, EncodeError> {
-        let (max, padding) = self.layout.relmap;
+        let max = self.profile.relmap_entries_max as usize;
         if r.mappings.len() > max {
             return Err(EncodeError::TooLarge { what: "a relation map", len: r.mappings.len(), max });
         }
-        let mut file = Vec::with_capacity(8 + 8 * max + 8);
+        let mut file = Vec::with_capacity(RELMAP_LEN_MIN + 16);
         file.u32(RELMAP_MAGIC);
         file.u32(r.mappings.len() as u32);
         for (catalog, number) in &r.mappings {
@@ -52,7 +54,7 @@ impl Encoder {
         file.resize(8 + 8 * max, 0);
         let crc = crc32c::crc32c(&file);
         file.u32(crc);
-        file.resize(file.len() + padding, 0);
+        file.resize(file.len().max(RELMAP_LEN_MIN), 0);
         let main = self.main();
         main.db_and_spc(r.db, r.spc);
         main.u32(file.len() as u32);

@@ -88,11 +88,11 @@ impl Encoder {
 
     /// The time, then the chunks that are there in their fixed order. Gives the flag for `xl_info`.
     fn chunks(&mut self, c: &Chunks<'_>) -> Result<u8, EncodeError> {
-        if c.dropped_stats > 0 && self.layout.stats_item_words == 0 {
+        if c.dropped_stats > 0 && self.profile.dropped_stats_item_len == 0 {
             return Err(self.not_in_version("dropped statistics entries"));
         }
         let flags = chunk_flags(c);
-        let stats_item_words = self.layout.stats_item_words;
+        let stats_item_words = self.profile.dropped_stats_item_len / 4;
         let main = self.main();
         main.u64(c.time.0 as u64);
         if flags == 0 {
@@ -144,7 +144,7 @@ impl Encoder {
 
     /// `LogLogicalInvalidations`.
     fn xact_invalidations(&mut self, messages: &[InvalidationMessage]) -> Result<(), EncodeError> {
-        if !self.layout.streaming_support {
+        if !self.profile.has_xact_invalidations {
             return Err(self.not_in_version("the messages of one command"));
         }
         let n = count("messages", messages.len())?;

@@ -16,6 +16,9 @@ impl Encoder {
     pub(super) fn xlog(&mut self, body: &RecordBody) -> Result<RmgrOp, EncodeError> {
         let info = match body {
             RecordBody::Checkpoint(r) => {
+                if r.wal_level != 0 && !self.profile.has_checkpoint_wal_level {
+                    return Err(self.not_in_version("a checkpoint's wal_level"));
+                }
                 self.checkpoint(r);
                 if r.shutdown { 0x00 } else { 0x10 }
             }
@@ -38,15 +41,12 @@ impl Encoder {
                 0x90
             }
             RecordBody::OverwriteContrecord(missing) => {
-                if !self.layout.overwrite_contrecord {
-                    return Err(self.not_in_version("the mark of an overwritten record"));
-                }
                 self.main().u64(missing.0);
                 self.main().u64(0);
                 0xD0
             }
             RecordBody::CheckpointRedo => {
-                if !self.layout.checkpoint_redo {
+                if !self.profile.has_checkpoint_wal_level {
                     return Err(self.not_in_version("a record where a checkpoint's redo starts"));
                 }
                 self.main().u32(WAL_LEVEL_LOGICAL);
@@ -59,14 +59,13 @@ impl Encoder {
 
     /// `CreateCheckPoint`: struct `CheckPoint`. wal_level fills what was padding up to 16.
     fn checkpoint(&mut self, r: &CheckpointRecord) {
-        let wal_level = if self.layout.checkpoint_redo { r.wal_level } else { 0 };
         let main = self.main();
         main.u64(r.redo.0);
         main.u32(r.this_timeline);
         main.u32(r.prev_timeline);
         main.u8(u8::from(r.full_page_writes));
         main.pad_to(0, 20);
-        main.u32(wal_level);
+        main.u32(r.wal_level);
         main.u64(r.next_xid.0);
         let words = [
             r.next_oid.0,
@@ -102,7 +101,7 @@ impl Encoder {
 
     /// `CreateEndOfRecoveryRecord`; it tells wal_level from 17 on.
     fn end_of_recovery(&mut self, this_timeline: u32, prev_timeline: u32) {
-        let tells_wal_level = self.layout.checkpoint_redo;
+        let tells_wal_level = self.profile.has_checkpoint_wal_level;
         let main = self.main();
         main.u64(0);
         main.u32(this_timeline);

@@ -1,5 +1,7 @@
 //! What the writer's tests share: records of every kind, and the real `pg_waldump` 18.
 
+#![allow(dead_code, reason = "each test uses its part")]
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -16,142 +16,30 @@
 //! Differences from PostgreSQL: one inserter, so no insertion locks; segments are made by `ftruncate`, not filled with zeroes;
 //! pages behind a switch record are holes.
 
+mod config;
+mod log_end;
+
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use pg_types::{Lsn, PgVersion, RecordBody, Xid};
+use pg_types::{Lsn, RecordBody, Xid};
 
-use crate::encode::{EncodeError, Encoder, Layout, seal};
+use crate::encode::{Encoder, seal};
+use crate::page::{FIRST_IS_CONTRECORD, LONG_HEADER, LONG_HEADER_LEN, PAGE_SIZE, PageHeader, next_record_start};
+use crate::profile::WalProfile;
+use crate::segment::SegmentName;
 
-/// `XLOG_BLCKSZ`.
-const PAGE_LEN: u64 = 8192;
-/// `SizeOfXLogShortPHD`.
-const SHORT_HEADER_LEN: u64 = 24;
-/// `SizeOfXLogLongPHD`.
-const LONG_HEADER_LEN: u64 = 40;
-/// `XLP_FIRST_IS_CONTRECORD`.
-const FIRST_IS_CONTRECORD: u16 = 0x0001;
-/// `XLP_LONG_HEADER`.
-const LONG_HEADER: u16 = 0x0002;
-/// `WalSegMinSize`.
-const SEGMENT_MIN: u32 = 1 << 20;
-/// `WalSegMaxSize`.
-const SEGMENT_MAX: u32 = 1 << 30;
+pub use config::{WriteError, WriterConfig};
+pub use log_end::LogEnd;
+
+use log_end::find_end;
+
+/// Bytes of a page.
+const PAGE_LEN: u64 = PAGE_SIZE as u64;
 /// Bytes kept back before they go to the file on their own.
 pub const BUFFER_LEN: usize = 256 * 1024;
-
-/// The log cannot be written.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum WriteError {
-    /// The record has no bytes.
-    #[error("encode a WAL record: {0}")]
-    Encode(#[from] EncodeError),
-    /// The configuration describes no log.
-    #[error("cannot write a log with {what}: {remedy}")]
-    BadConfig {
-        /// What is wrong.
-        what: String,
-        /// What would be right.
-        remedy: &'static str,
-    },
-    /// A segment is already there.
-    #[error("{path} exists already: continue this log with resume, or choose an empty directory")]
-    SegmentExists {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The segment to continue belongs to another log.
-    #[error("{path} cannot be continued: {what}")]
-    WrongSegment {
-        /// The file.
-        path: PathBuf,
-        /// What differs.
-        what: String,
-    },
-    /// The operating system refused.
-    #[error("{action} {path}: {source}")]
-    Io {
-        /// What was tried, as a verb.
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// A write failed before.
-    #[error("the log in {dir} is closed, because an earlier write failed; open it again at its last valid record")]
-    Closed {
-        /// The log's directory.
-        dir: PathBuf,
-    },
-}
-
-/// What a new log says of itself, and how it is kept.
-#[derive(Clone, Copy, Debug)]
-pub struct WriterConfig {
-    /// Format. 18 is complete; for others see [`crate::encode`].
-    pub version: PgVersion,
-    /// `system_identifier` of the cluster.
-    pub system_id: u64,
-    /// Timeline, from 1.
-    pub timeline: u32,
-    /// Bytes of a segment: a power of two from 1 MiB to 1 GiB.
-    pub segment_size: u32,
-    /// Where the log begins: the start of a segment, not 0 (which is no LSN).
-    pub start: Lsn,
-    /// Whether [`WalWriter::flush`] waits for the disk.
-    pub sync: bool,
-}
-
-impl WriterConfig {
-    /// A log in the format of 18 with segments of 16 MiB, from the second segment on, as initdb makes it.
-    #[must_use]
-    pub fn new(system_id: u64) -> WriterConfig {
-        let segment_size = 16 << 20;
-        WriterConfig {
-            version: PgVersion::V18,
-            system_id,
-            timeline: 1,
-            segment_size,
-            start: Lsn(u64::from(segment_size)),
-            sync: false,
-        }
-    }
-
-    /// Sets the segment size and begins with the second segment of that size.
-    #[must_use]
-    pub fn with_segment_size(self, segment_size: u32) -> WriterConfig {
-        WriterConfig { segment_size, start: Lsn(u64::from(segment_size)), ..self }
-    }
-
-    /// The configuration, if it describes a log.
-    fn checked(self) -> Result<WriterConfig, WriteError> {
-        let bad = |what: String, remedy| Err(WriteError::BadConfig { what, remedy });
-        if !self.segment_size.is_power_of_two() || !(SEGMENT_MIN..=SEGMENT_MAX).contains(&self.segment_size) {
-            let remedy = "take a power of two from 1 MiB (1048576) to 1 GiB";
-            return bad(format!("segments of {} bytes", self.segment_size), remedy);
-        }
-        if self.timeline == 0 {
-            return bad("timeline 0".to_owned(), "timelines count from 1");
-        }
-        if !self.start.is_valid() || !self.start.0.is_multiple_of(u64::from(self.segment_size)) {
-            return bad(format!("its start at {}", self.start), "start at a segment's first byte, but not at 0/0");
-        }
-        Ok(self)
-    }
-}
-
-/// Where an existing log ends, as a reader found it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogEnd {
-    /// First byte after the last valid record (its `end_lsn`).
-    pub end: Lsn,
-    /// Start of that record.
-    pub prev: Lsn,
-}
 
 /// The open log.
 #[derive(Debug)]
@@ -197,6 +85,20 @@ impl WalWriter {
         Ok(WalWriter::at(dir.into(), config, LogEnd { end: config.start, prev: Lsn::INVALID }))
     }
 
+    /// Continues the log in `dir`, or begins one if the directory has no segments.
+    ///
+    /// The log must end properly (at a switch or in zeroes); what a crash may leave behind is not mended here.
+    ///
+    /// # Errors
+    /// As [`WalWriter::resume`], and [`WriteError::Unreadable`].
+    pub fn open(dir: impl Into<PathBuf>, config: WriterConfig) -> Result<WalWriter, WriteError> {
+        let dir = dir.into();
+        match find_end(&dir)? {
+            Some(end) => WalWriter::resume(dir, config, end),
+            None => WalWriter::create(dir, config),
+        }
+    }
+
     /// Continues the log in `dir` behind its last valid record. What lies behind it in its segment is erased.
     ///
     /// Where a log ends is a reader's finding; a torn tail is not looked into here.
@@ -232,8 +134,7 @@ impl WalWriter {
     /// Where the next record will start.
     #[must_use]
     pub fn next_lsn(&self) -> Lsn {
-        let end = self.end_lsn();
-        Lsn(end.0 + if end.0.is_multiple_of(PAGE_LEN) { self.page_header_len(end) } else { 0 })
+        next_record_start(self.end_lsn(), self.config.segment_size)
     }
 
     /// First byte after the last record, aligned; at a page's end the page's end.
@@ -352,7 +253,7 @@ impl WalWriter {
         }
         let info = if remaining > 0 { FIRST_IS_CONTRECORD } else { 0 } | if first { LONG_HEADER } else { 0 };
         let buffer = &mut self.buffer;
-        buffer.extend_from_slice(&Layout::of(self.config.version).page_magic.to_le_bytes());
+        buffer.extend_from_slice(&WalProfile::of(self.config.version).page_magic.to_le_bytes());
         buffer.extend_from_slice(&info.to_le_bytes());
         buffer.extend_from_slice(&self.config.timeline.to_le_bytes());
         buffer.extend_from_slice(&at.0.to_le_bytes());
@@ -423,33 +324,32 @@ impl WalWriter {
             let path = path.clone();
             move |source| WriteError::Io { action, path, source }
         };
-        let wrong = |what: String| Err(WriteError::WrongSegment { path: path.clone(), what });
         let file = OpenOptions::new().read(true).write(true).open(&path).map_err(io_error("open"))?;
-        let mut header = [0; LONG_HEADER_LEN as usize];
-        file.read_exact_at(&mut header, 0).map_err(io_error("read"))?;
-        let [m0, m1, _, _, t0, t1, t2, t3, ..] = header;
-        let [.., s0, s1, s2, s3, s4, s5, s6, s7, z0, z1, z2, z3, _, _, _, _] = header;
-        let found = (
-            u16::from_le_bytes([m0, m1]),
-            u32::from_le_bytes([t0, t1, t2, t3]),
-            u64::from_le_bytes([s0, s1, s2, s3, s4, s5, s6, s7]),
-            u32::from_le_bytes([z0, z1, z2, z3]),
-        );
+        let mut page = [0; LONG_HEADER_LEN as usize];
+        file.read_exact_at(&mut page, 0).map_err(io_error("read"))?;
+        let header = PageHeader::read(&page).map_err(|malformed| self.wrong_segment(&path, malformed.to_string()))?;
         let config = &self.config;
-        let expected = (Layout::of(config.version).page_magic, config.timeline, config.system_id, config.segment_size);
+        let found = (header.magic, header.timeline, header.long.map(|long| (long.system_id, long.segment_size)));
+        let magic = WalProfile::of(config.version).page_magic;
+        let expected = (magic, config.timeline, Some((config.system_id, config.segment_size)));
         if found != expected {
-            return wrong(format!(
-                "its magic, timeline, system identifier and segment size are {:X}, {}, {}, {}, expected {:X}, {}, {}, {}",
-                found.0, found.1, found.2, found.3, expected.0, expected.1, expected.2, expected.3
-            ));
+            let what =
+                format!("its page magic, timeline, (system identifier, segment size) are {found:X?}, expected {expected:X?}");
+            return Err(self.wrong_segment(&path, what));
         }
         let len = file.metadata().map_err(io_error("stat"))?.len();
         if len < offset {
-            return wrong(format!("it has {len} bytes, but the log is said to end at byte {offset} of it"));
+            let what = format!("it has {len} bytes, but the log is said to end at byte {offset} of it");
+            return Err(self.wrong_segment(&path, what));
         }
         file.set_len(offset).map_err(io_error("truncate"))?;
         file.set_len(u64::from(config.segment_size)).map_err(io_error("size"))?;
         Ok(Segment { file, path })
+    }
+
+    /// The error for a segment of another log.
+    fn wrong_segment(&self, path: &Path, what: String) -> WriteError {
+        WriteError::WrongSegment { path: path.to_owned(), what }
     }
 
     /// Offset of a position in its segment.
@@ -457,20 +357,8 @@ impl WalWriter {
         lsn.0 % u64::from(self.config.segment_size)
     }
 
-    /// Length of the header of the page that starts at `at`.
-    fn page_header_len(&self, at: Lsn) -> u64 {
-        if self.segment_offset(at) == 0 { LONG_HEADER_LEN } else { SHORT_HEADER_LEN }
-    }
-
     /// Path of the segment that holds `lsn`.
     fn segment_path(&self, lsn: Lsn) -> PathBuf {
-        segment_path(&self.dir, self.config.timeline, lsn, self.config.segment_size)
+        self.dir.join(SegmentName::of(self.config.timeline, lsn, self.config.segment_size).to_string())
     }
-}
-
-/// `XLogFilePath`: timeline, then the segment number in two halves, of which the lower counts the segments of 4 GiB.
-fn segment_path(dir: &Path, timeline: u32, lsn: Lsn, segment_size: u32) -> PathBuf {
-    let number = lsn.0 / u64::from(segment_size);
-    let per_id = (1u64 << 32) / u64::from(segment_size);
-    dir.join(format!("{timeline:08X}{:08X}{:08X}", number / per_id, number % per_id))
 }
