@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::indexing_slicing))]
 
 pub mod blocks;
+pub mod class;
 mod cursor;
 pub mod describe;
 pub mod dir;
@@ -25,9 +26,11 @@ pub mod text;
 mod window;
 pub mod writer;
 
+pub use class::RecordClass;
 pub use dir::WalDir;
 pub use end::{EndReason, WalEnd};
 pub use error::{DecodeError, Malformed, WalError};
 pub use profile::WalProfile;
 pub use reader::WalReader;
 pub use record::{Crc, RawRecord, RecordHeader, decode_bytes};
+pub use segment::SegmentName;

@@ -255,6 +255,11 @@ impl WalReader {
 
     /// One look at the next position.
     fn step(&mut self) -> Result<Step, WalError> {
+        if let (Some(_), Some(limit)) = (self.syncing, self.limit)
+            && self.start >= limit
+        {
+            return Ok(Step::End(self.end_at(self.start, EndReason::Limit(limit))));
+        }
         if self.syncing.is_some()
             && let Some(end) = self.sync()?
         {

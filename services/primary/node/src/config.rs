@@ -1,0 +1,217 @@
+//! Configuration of a primary: built-in defaults < file < environment (`WALSTORM_PRIMARY__…`) < flags.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use service_kit::logs::LogConfig;
+use service_kit::server::ServerConfig;
+use service_kit::telemetry::TelemetryConfig;
+
+use crate::error::{Error, Result};
+use crate::retention::Retention;
+use crate::server::PIECE_BYTES;
+
+/// All settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PrimaryConfig {
+    /// Where slots, and the WAL of a simulated source, are kept. Made if missing; one primary at a time.
+    pub data_dir: PathBuf,
+    /// Where WAL comes from.
+    pub source: SourceConfig,
+    /// Streams.
+    pub streams: StreamsConfig,
+    /// Most slots, ephemeral ones included (`max_replication_slots`).
+    pub max_slots: usize,
+    /// What is kept of the WAL of a simulated source.
+    pub retention: RetentionConfig,
+    /// The gRPC server.
+    pub server: ServerConfig,
+    /// Traces.
+    pub telemetry: TelemetryConfig,
+    /// Logs.
+    pub log: LogConfig,
+}
+
+impl Default for PrimaryConfig {
+    fn default() -> Self {
+        Self {
+            data_dir: PathBuf::from("walstorm-primary"),
+            source: SourceConfig::default(),
+            streams: StreamsConfig::default(),
+            max_slots: 64,
+            retention: RetentionConfig::default(),
+            server: ServerConfig { listen: "127.0.0.1:5500".to_owned(), ..ServerConfig::default() },
+            telemetry: TelemetryConfig::default(),
+            log: LogConfig::default(),
+        }
+    }
+}
+
+/// Where WAL comes from: exactly one of `wal_dir` and `scenario` is set.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SourceConfig {
+    /// A directory of WAL segments, a data directory, or one segment file. It is only read.
+    pub wal_dir: Option<PathBuf>,
+    /// Timeline to read in it; unset: the newest, with its ancestors.
+    pub timeline: Option<u32>,
+    /// Go on looking for new WAL in it, as for an archive that grows.
+    pub follow: bool,
+    /// How often to look.
+    #[serde(with = "humantime_serde")]
+    pub follow_interval: Duration,
+    /// Name of a scenario, or a scenario file, to play.
+    pub scenario: Option<String>,
+    /// Seed of the scenario; unset: the scenario's own.
+    pub seed: Option<u64>,
+    /// How the scenario's time passes.
+    pub clock: ClockMode,
+    /// Bytes of WAL that are flushed together, at most (simulated source).
+    pub flush_bytes: u64,
+    /// Longest time between two flushes (simulated source, real clock).
+    #[serde(with = "humantime_serde")]
+    pub flush_interval: Duration,
+    /// Wait for the disk at each flush (simulated source; `fsync`).
+    pub fsync: bool,
+}
+
+impl Default for SourceConfig {
+    fn default() -> Self {
+        Self {
+            wal_dir: None,
+            timeline: None,
+            follow: false,
+            follow_interval: Duration::from_secs(1),
+            scenario: None,
+            seed: None,
+            clock: ClockMode::Virtual,
+            flush_bytes: 1 << 20,
+            flush_interval: Duration::from_millis(10),
+            fsync: true,
+        }
+    }
+}
+
+/// How simulated time passes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ClockMode {
+    /// As fast as the machine goes, with simulated times: the same seed gives the same bytes.
+    #[default]
+    Virtual,
+    /// At the scenario's pace, with the times of the wall clock.
+    Real,
+    /// As fast as the machine goes, with the times of the wall clock.
+    Max,
+}
+
+/// Limits of streams.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StreamsConfig {
+    /// Streams of WAL and of invalidations at a time (`max_wal_senders`).
+    pub max: usize,
+    /// Bytes at which a batch is closed.
+    pub batch_bytes: usize,
+}
+
+impl Default for StreamsConfig {
+    fn default() -> Self {
+        Self { max: 256, batch_bytes: 384 << 10 }
+    }
+}
+
+/// Retention of a simulated source's WAL.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RetentionConfig {
+    /// Bytes of WAL that are kept in any case (`wal_keep_size`); unset: all.
+    pub keep_bytes: Option<u64>,
+    /// Most bytes that slots may keep (`max_slot_wal_keep_size`); unset: no limit. Past it a slot is lost.
+    pub slot_keep_bytes_max: Option<u64>,
+    /// How often it is looked whether WAL may go.
+    #[serde(with = "humantime_serde")]
+    pub interval: Duration,
+}
+
+impl Default for RetentionConfig {
+    fn default() -> Self {
+        Self { keep_bytes: None, slot_keep_bytes_max: None, interval: Duration::from_secs(1) }
+    }
+}
+
+impl RetentionConfig {
+    /// The policy; none if everything is kept.
+    #[must_use]
+    pub fn policy(&self) -> Option<Retention> {
+        let slot_keep_bytes_max = self.slot_keep_bytes_max;
+        self.keep_bytes.map(|keep_bytes| Retention { keep_bytes, slot_keep_bytes_max })
+    }
+}
+
+impl PrimaryConfig {
+    /// Checks what types alone do not.
+    ///
+    /// # Errors
+    /// The field, what is wrong, and what would be right.
+    pub fn validate(&self) -> Result<()> {
+        let wrong = |text: &str| Err(Error::Config(text.to_owned()));
+        match (&self.source.wal_dir, &self.source.scenario) {
+            (None, None) => return wrong("nothing to serve: set source.wal_dir (--wal-dir) or source.scenario (--scenario)"),
+            (Some(_), Some(_)) => return wrong("source.wal_dir and source.scenario exclude each other: set one of them"),
+            _ => {}
+        }
+        let bounded = |name: &str, value: usize, min: usize, max: usize| {
+            if (min..=max).contains(&value) {
+                Ok(())
+            } else {
+                Err(Error::Config(format!("{name} is {value}, and must be {min} to {max}")))
+            }
+        };
+        bounded("max_slots", self.max_slots, 1, 10_000)?;
+        bounded("streams.max", self.streams.max, 1, 100_000)?;
+        bounded("streams.batch_bytes", self.streams.batch_bytes, 4 << 10, PIECE_BYTES)?;
+        let source = &self.source;
+        if source.flush_bytes == 0 {
+            return wrong("source.flush_bytes must be greater than 0");
+        }
+        for (name, value) in [
+            ("source.follow_interval", source.follow_interval),
+            ("source.flush_interval", source.flush_interval),
+            ("retention.interval", self.retention.interval),
+        ] {
+            if value < Duration::from_millis(1) {
+                return Err(Error::Config(format!("{name} must be at least 1 ms")));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exactly_one_source_is_set() {
+        let mut config = PrimaryConfig::default();
+        assert!(config.validate().unwrap_err().to_string().contains("--wal-dir"));
+        config.source.scenario = Some("catalog-churn".to_owned());
+        config.validate().unwrap();
+        config.source.wal_dir = Some(PathBuf::from("/x"));
+        assert!(config.validate().unwrap_err().to_string().contains("exclude each other"));
+    }
+
+    #[test]
+    fn numbers_have_bounds_and_errors_name_them() {
+        let mut config = PrimaryConfig::default();
+        config.source.wal_dir = Some(PathBuf::from("/x"));
+        config.streams.batch_bytes = 1 << 30;
+        assert!(config.validate().unwrap_err().to_string().contains("streams.batch_bytes"));
+        config.streams = StreamsConfig::default();
+        config.max_slots = 0;
+        assert!(config.validate().unwrap_err().to_string().contains("max_slots"));
+    }
+}

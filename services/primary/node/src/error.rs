@@ -1,0 +1,209 @@
+//! What can go wrong in the primary, as one type: what a client is told is derived from it in one place (`server::status`).
+
+use std::path::PathBuf;
+
+use pg_types::Lsn;
+
+/// Result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error of the primary. Messages name the place and the remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A request field is missing or out of its range.
+    #[error("{field}: {description}")]
+    InvalidField {
+        /// Path of the field in the request, as in the `.proto` file.
+        field: &'static str,
+        /// What is wrong and what would be right.
+        description: String,
+    },
+    /// No slot of that name.
+    #[error("slot \"{name}\" does not exist: create it with CreateSlot, or leave the slot empty for an ephemeral stream")]
+    SlotNotFound {
+        /// Its name.
+        name: String,
+    },
+    /// The name is taken.
+    #[error("slot \"{name}\" already exists")]
+    SlotExists {
+        /// Its name.
+        name: String,
+    },
+    /// Another client streams from the slot.
+    #[error("slot \"{name}\" is in use by client \"{holder}\"")]
+    SlotActive {
+        /// Its name.
+        name: String,
+        /// `client_id` of the stream that holds it.
+        holder: String,
+        /// When that stream took it, in milliseconds since 1970.
+        since_ms: u64,
+    },
+    /// A newer stream of the same client took the slot over.
+    #[error("slot \"{name}\" was taken over by a newer stream of the same client")]
+    SlotTakenOver {
+        /// Its name.
+        name: String,
+    },
+    /// The slot lost the WAL it needs, for good.
+    #[error("slot \"{name}\" can no longer be used: {cause}; delete it and create a new one")]
+    SlotInvalidated {
+        /// Its name.
+        name: String,
+        /// Why.
+        cause: String,
+    },
+    /// The slot is not in the state that the request's etag names.
+    #[error("slot \"{name}\" has changed since it was read (its etag is now {etag})")]
+    SlotChanged {
+        /// Its name.
+        name: String,
+        /// Its present etag.
+        etag: String,
+    },
+    /// No more slots fit.
+    #[error("all {limit} slots are in use: delete one or raise max_slots")]
+    TooManySlots {
+        /// The configured limit.
+        limit: usize,
+    },
+    /// No more streams fit.
+    #[error("all {limit} streams are in use: try again later or raise max_streams")]
+    TooManyStreams {
+        /// The configured limit.
+        limit: usize,
+    },
+    /// The asked WAL is no longer kept.
+    #[error("WAL at {requested} has been removed; the oldest kept is {oldest}")]
+    LsnRemoved {
+        /// What was asked for.
+        requested: Lsn,
+        /// What is there.
+        oldest: Lsn,
+    },
+    /// The asked WAL has not been written.
+    #[error("WAL at {requested} is ahead of the end of WAL at {end}")]
+    LsnAhead {
+        /// What was asked for.
+        requested: Lsn,
+        /// Where WAL ends.
+        end: Lsn,
+    },
+    /// A feedback went back, or beyond what was sent.
+    #[error("{field}: {lsn} is {problem}")]
+    AckOutOfOrder {
+        /// Field of the feedback.
+        field: &'static str,
+        /// What it said.
+        lsn: Lsn,
+        /// How it is wrong.
+        problem: String,
+    },
+    /// The client did not send feedback in time.
+    #[error("no feedback for {silent_ms} ms (feedback_timeout is {timeout_ms} ms)")]
+    FeedbackTimeout {
+        /// Time since the last feedback, or since the start.
+        silent_ms: u64,
+        /// What was agreed.
+        timeout_ms: u64,
+        /// Flushed position of the last feedback.
+        last_flushed: Lsn,
+    },
+    /// The node is shutting down.
+    #[error("the primary is shutting down: connect again later and resume at your flushed position")]
+    Draining,
+    /// The WAL ends in something that is not the end of WAL.
+    #[error("WAL is damaged at {lsn} in {file}: {reason}")]
+    DataLoss {
+        /// First byte that is not good.
+        lsn: Lsn,
+        /// Segment file.
+        file: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// WAL of a version that is not read.
+    #[error("{file} has page magic {magic:04X}; known are {known}")]
+    WalMagicUnknown {
+        /// Segment file.
+        file: String,
+        /// The magic.
+        magic: u16,
+        /// The known magics, for people.
+        known: String,
+    },
+    /// The directory cannot be served as WAL.
+    #[error("WAL directory {dir}: {reason}")]
+    WalDirectory {
+        /// Which.
+        dir: PathBuf,
+        /// Why not, and what to do.
+        reason: String,
+    },
+    /// A slot file is damaged.
+    #[error(
+        "slot file {path} is damaged: {reason}. Restore it from a backup, or delete it: the slot is then gone and its consumer \
+         has to name its own start LSN"
+    )]
+    SlotFile {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A slot belongs to other WAL.
+    #[error(
+        "slot file {path} belongs to WAL of system {slot_system_id}, but the WAL served is of system {wal_system_id}: use another \
+         data directory, or delete the file"
+    )]
+    SlotForeign {
+        /// Which.
+        path: PathBuf,
+        /// System identifier in the file.
+        slot_system_id: u64,
+        /// System identifier of the WAL.
+        wal_system_id: u64,
+    },
+    /// Another process uses the data directory.
+    #[error("data directory {dir} is in use by another primary: stop it, or use another directory")]
+    DataDirInUse {
+        /// Which.
+        dir: PathBuf,
+    },
+    /// A file operation failed.
+    #[error("{action} {path}: {source}")]
+    Io {
+        /// What was tried, as a verb: "write", "rename".
+        action: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The scenario cannot be run.
+    #[error("scenario: {0}")]
+    Scenario(String),
+    /// The configuration is wrong.
+    #[error("configuration: {0}")]
+    Config(String),
+    /// The gRPC server does not start or does not go on.
+    #[error(transparent)]
+    Server(#[from] service_kit::server::ServerError),
+    /// A part of the node died.
+    #[error("internal: {0}")]
+    Internal(String),
+}
+
+impl Error {
+    /// Wraps what the system said about `path`; for `map_err`.
+    pub fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Error {
+        let path = path.into();
+        move |source| Error::Io { action, path, source }
+    }
+
+    /// A wrong request field.
+    pub fn field(field: &'static str, description: impl Into<String>) -> Error {
+        Error::InvalidField { field, description: description.into() }
+    }
+}

@@ -1,0 +1,78 @@
+//! The one place where an [`Error`] becomes what a client is told.
+
+use std::time::Duration;
+
+use service_kit::status::{Failure, Reason, failure, invalid_field};
+use tonic::Status;
+
+use crate::error::Error;
+
+/// What clients are told to wait before they try again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        failure_of(&error).into_status()
+    }
+}
+
+/// Reason, metadata and details of an error.
+fn failure_of(error: &Error) -> Failure {
+    let text = error.to_string();
+    match error {
+        Error::InvalidField { field, description } => invalid_field(field, description),
+        Error::AckOutOfOrder { field, lsn, problem } => {
+            failure(Reason::AckOutOfOrder, text).metadata("lsn", lsn).field(*field, format!("{lsn} is {problem}"))
+        }
+        Error::SlotNotFound { name } => slot(failure(Reason::SlotNotFound, text), name, ""),
+        Error::SlotExists { name } => slot(failure(Reason::SlotExists, text), name, ""),
+        Error::SlotActive { name, holder, since_ms } => {
+            slot(failure(Reason::SlotActive, text), name, holder).metadata("holder", holder).metadata("sinceMs", since_ms)
+        }
+        Error::SlotTakenOver { name } => slot(failure(Reason::StreamTakenOver, text), name, ""),
+        Error::SlotInvalidated { name, cause } => {
+            slot(failure(Reason::SlotInvalidated, text), name, "").metadata("cause", cause)
+        }
+        Error::SlotChanged { name, etag } => slot(failure(Reason::EtagMismatch, text), name, "").metadata("etag", etag),
+        Error::TooManySlots { limit } => failure(Reason::SlotLimit, text).quota("slots", format!("at most {limit}")),
+        Error::TooManyStreams { limit } => {
+            failure(Reason::StreamLimit, text).quota("streams", format!("at most {limit}")).retry_after(RETRY_AFTER)
+        }
+        Error::LsnRemoved { requested, oldest } => {
+            failure(Reason::LsnRemoved, text).metadata("requestedLsn", requested).metadata("oldestLsn", oldest)
+        }
+        Error::LsnAhead { requested, end } => {
+            failure(Reason::LsnAhead, text).metadata("requestedLsn", requested).metadata("endLsn", end)
+        }
+        Error::FeedbackTimeout { silent_ms, timeout_ms, last_flushed } => failure(Reason::FeedbackTimeout, text)
+            .metadata("silentMs", silent_ms)
+            .metadata("timeoutMs", timeout_ms)
+            .metadata("lastFlushedLsn", last_flushed),
+        Error::Draining => failure(Reason::Draining, text).retry_after(RETRY_AFTER),
+        Error::DataLoss { lsn, file, reason } => {
+            failure(Reason::WalCorrupt, text).metadata("lsn", lsn).metadata("file", file).metadata("cause", reason)
+        }
+        Error::WalMagicUnknown { file, magic, known } => failure(Reason::WalMagicUnknown, text)
+            .metadata("file", file)
+            .metadata("magic", format!("{magic:04X}"))
+            .metadata("known", known),
+        Error::Scenario(_) => failure(Reason::ScenarioInvalid, text),
+        Error::WalDirectory { .. }
+        | Error::SlotFile { .. }
+        | Error::SlotForeign { .. }
+        | Error::DataDirInUse { .. }
+        | Error::Io { .. }
+        | Error::Config(_)
+        | Error::Server(_)
+        | Error::Internal(_) => {
+            // Nobody else will: the client can do nothing about it.
+            tracing::error!(error = %text, "call failed");
+            failure(Reason::Internal, text)
+        }
+    }
+}
+
+/// Names the slot that an error is about.
+fn slot(failure: Failure, name: &str, owner: &str) -> Failure {
+    failure.resource("slot", &format!("slots/{name}"), owner)
+}
