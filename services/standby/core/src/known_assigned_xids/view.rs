@@ -1,0 +1,74 @@
+//! What is published of the array: a view, fixed at one replay position.
+
+use std::sync::Arc;
+
+use pg_types::Xid;
+
+use super::skip_offset::{ScanStrategy, SlotCount, live_below, runs};
+use super::slots::SlotLog;
+
+/// The known-assigned xids at one replay position. Cloning costs one reference count.
+///
+/// A slot between tail and head runs in this view if it has no end stamp or one above [`ends`](Self::ends). The stamps that
+/// count were written before the view was published, later ones do not count, so the view never changes.
+#[derive(Clone, Debug)]
+pub struct KnownAssignedView {
+    /// The slots.
+    pub(crate) log: Arc<SlotLog>,
+    /// Position of index 0.
+    pub(crate) base: u64,
+    /// Ends in this array since its index 0 was there: the stamp of the latest one.
+    pub(crate) ends: u32,
+    /// `tailKnownAssignedXids`: index of the oldest live xid.
+    pub tail: u32,
+    /// `headKnownAssignedXids`: one past the newest slot.
+    pub head: u32,
+    /// `numKnownAssignedXids`: live xids.
+    pub live: u32,
+}
+
+impl KnownAssignedView {
+    /// An empty array.
+    pub(crate) fn new() -> Self {
+        Self { log: Arc::new(SlotLog::new()), base: 0, ends: 0, tail: 0, head: 0, live: 0 }
+    }
+
+    /// Slots from tail to head, live and dead: what a plain scan looks at.
+    #[must_use]
+    pub fn span(&self) -> u32 {
+        self.head - self.tail
+    }
+
+    /// Position of the tail.
+    pub(crate) fn tail_position(&self) -> u64 {
+        self.base + u64::from(self.tail)
+    }
+
+    /// Position of the head.
+    pub(crate) fn head_position(&self) -> u64 {
+        self.base + u64::from(self.head)
+    }
+
+    /// True if the slot at this position runs.
+    pub(crate) fn runs_at(&self, position: u64) -> bool {
+        runs(self.log.ended(position), self.ends)
+    }
+
+    /// `KnownAssignedXidsGetAndSetXmin`: appends the live xids before `xmax` to `out`, oldest first; says what it cost.
+    pub fn live_below(&self, xmax: Xid, scan: ScanStrategy, out: &mut Vec<Xid>) -> SlotCount {
+        live_below(self, xmax, scan, out)
+    }
+
+    /// All live xids, oldest first.
+    #[must_use]
+    pub fn live_xids(&self) -> Vec<Xid> {
+        let positions = self.tail_position()..self.head_position();
+        positions.filter(|&p| self.runs_at(p)).map(|p| self.log.xid(p)).collect()
+    }
+
+    /// Bytes of the slots that this view holds on to, skip offsets and unused room included.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.log.memory_bytes()
+    }
+}

@@ -1,0 +1,305 @@
+//! Replay as far as snapshots depend on it (`access/transam/xlogrecovery.c`, `xact.c`, `standby.c`, `procarray.c`).
+//!
+//! A standby that starts at a checkpoint does not know which transactions run. It waits for a running-transactions record; if that
+//! record lacks subtransactions, until everything that it lacks has ended. From then on the ids in the records themselves keep the
+//! list right.
+//!
+//! ```text
+//!                       running-xacts, complete ┌──────────────────────────────┐
+//!   ┌─────────────┐  or a shutdown checkpoint   ▼                              │
+//!   │ INITIALIZED ├──────────────────────► SNAPSHOT_READY                      │
+//!   └──────┬──────┘                             ▲   a later complete or empty  │
+//!          │ running-xacts,        oldest running xid > pending xmin           │ one, after a reset
+//!          │ overflowed                         │                              │
+//!          └─────────────────────────► SNAPSHOT_PENDING ───────────────────────┘
+//! ```
+//!
+//! **Invariants**
+//! - R1 every id in a record, and every one below it, is observed before the record's effect: nothing ends that did not run.
+//! - R2 one [`ReplayedState`] is published per record, after its whole effect: commits are visible in WAL order, each at once with
+//!   its subtransactions.
+//! - R3 `next_xid`, `latest_completed_xid` and `latest_observed_xid` only move forward while replay goes on.
+//!
+//! | operation | cost |
+//! |---|---|
+//! | record without an xid, or with a known one | O(1) |
+//! | end of a transaction with k subtransactions | O((k + 1) log S) |
+//! | running-transactions record | O(S), before READY also O(n log n) |
+//!
+//! **Differences from PostgreSQL.** No commit log from before the start ([`crate::clog`]). Prepared transactions are known from the
+//! records replayed or from a [`RestartPoint`], not from files. The consistency point of a base backup is the caller's concern.
+//! A primary's setting above the standby's is an error at once (13 stops too; 14 and later pause first).
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use pg_types::record::CheckpointRecord;
+use pg_types::{FullXid, Lsn, WalRecord, Work, Xid};
+
+use crate::clog::CompletedXids;
+use crate::error::RecoveryError;
+use crate::known_assigned_xids::compress::CompressCall;
+use crate::known_assigned_xids::{KnownAssignedView, KnownAssignedXids};
+use crate::profile::StandbyProfile;
+use crate::settings::{ArraySizes, StandbySettings};
+use crate::snapshot::{RecoveryReader, ReplayedState, Shared};
+use crate::sync::Published;
+
+mod redo;
+mod running_xacts;
+
+#[cfg(test)]
+mod tests;
+
+/// `HotStandbyState`. The number is PostgreSQL's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StandbyState {
+    /// `STANDBY_INITIALIZED` (1): started, no running transactions known yet. Shown as `initialized`.
+    Initialized = 1,
+    /// `STANDBY_SNAPSHOT_PENDING` (2): known but for some subtransactions. Shown as `pending`.
+    SnapshotPending = 2,
+    /// `STANDBY_SNAPSHOT_READY` (3): snapshots can be taken. Shown as `ready`.
+    SnapshotReady = 3,
+}
+
+impl fmt::Display for StandbyState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Initialized => "initialized",
+            Self::SnapshotPending => "pending",
+            Self::SnapshotReady => "ready",
+        })
+    }
+}
+
+/// Where replay could start again: the last checkpoint replayed. Keep it on disk, and WAL from its redo position on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RestartPoint {
+    /// The checkpoint's own position.
+    pub checkpoint_lsn: Lsn,
+    /// First record to replay again.
+    pub redo: Lsn,
+    /// The checkpoint.
+    pub checkpoint: CheckpointRecord,
+    /// Transactions prepared before the redo position and not finished when the checkpoint was replayed (the files that a
+    /// restart point leaves in `pg_twophase`).
+    pub prepared: Vec<Xid>,
+}
+
+/// Replays records. The one writer; hand out [`RecoveryReader`]s.
+#[derive(Debug)]
+pub struct RecoveryWriter {
+    /// The known-assigned xids.
+    kax: KnownAssignedXids,
+    /// The state to be published at the end of the record. Its view is a copy, taken then.
+    state: ReplayedState,
+    /// Prepared transactions, as (xid, position of the record that prepared it).
+    prepared: BTreeSet<(u32, Lsn)>,
+    /// Transactions seen to end since the start; kept until READY.
+    completed: CompletedXids,
+    /// The last checkpoint replayed.
+    restart_point: Option<RestartPoint>,
+    /// The settings, to be compared with the primary's.
+    settings: StandbySettings,
+    /// What they come to.
+    sizes: ArraySizes,
+    /// The profile.
+    profile: StandbyProfile,
+    /// Started, and no error since.
+    running: bool,
+    /// What readers see.
+    shared: Arc<Shared>,
+    /// A published state that nobody reads any more, to be filled again.
+    spare: Option<Arc<ReplayedState>>,
+}
+
+impl RecoveryWriter {
+    /// A standby that has not started.
+    ///
+    /// # Errors
+    /// [`RecoveryError::InvalidSettings`] above PostgreSQL's limits.
+    pub fn new(settings: &StandbySettings, profile: StandbyProfile) -> Result<Self, RecoveryError> {
+        let sizes = settings.sizes(&profile)?;
+        let state = initial_state();
+        let published = Published::new(Arc::new(state.clone()));
+        Ok(Self {
+            kax: KnownAssignedXids::new(sizes.max_known_assigned_xids, sizes.max_procs, profile.compression),
+            state,
+            prepared: BTreeSet::new(),
+            completed: CompletedXids::default(),
+            restart_point: None,
+            settings: *settings,
+            sizes,
+            profile,
+            running: false,
+            shared: Arc::new(Shared { state: published, scan: profile.scan, reuse: profile.reuse_snapshot }),
+            spare: None,
+        })
+    }
+
+    /// Starts, or starts again, at a checkpoint whose redo position is `redo`; the next record must be the first from there on.
+    /// An online checkpoint gives state INITIALIZED; a shutdown checkpoint says that nothing runs, so READY at once.
+    ///
+    /// Readers see the new state as they saw the old: between two records.
+    ///
+    /// # Errors
+    /// [`RecoveryError::InvalidCheckpoint`] if its next xid is none.
+    pub fn start_at_checkpoint(&mut self, checkpoint: &CheckpointRecord, redo: Lsn) -> Result<(), RecoveryError> {
+        self.start(checkpoint, redo, &[])
+    }
+
+    /// Starts again where [`RecoveryWriter::restart_point`] said, with the transactions that were prepared then.
+    ///
+    /// # Errors
+    /// As [`RecoveryWriter::start_at_checkpoint`].
+    pub fn start_at_restart_point(&mut self, point: &RestartPoint) -> Result<(), RecoveryError> {
+        self.start(&point.checkpoint, point.redo, &point.prepared)
+    }
+
+    /// Both starts (`StartupXLOG`, `ProcArrayInitRecovery`).
+    fn start(&mut self, checkpoint: &CheckpointRecord, redo: Lsn, prepared: &[Xid]) -> Result<(), RecoveryError> {
+        self.running = false;
+        if !checkpoint.next_xid.xid().is_normal() {
+            return Err(RecoveryError::InvalidCheckpoint { redo });
+        }
+        let (max, max_procs) = (self.sizes.max_known_assigned_xids, self.sizes.max_procs);
+        self.kax = KnownAssignedXids::new(max, max_procs, self.profile.compression);
+        self.state = ReplayedState {
+            replay_lsn: redo,
+            next_xid: checkpoint.next_xid,
+            latest_observed_xid: checkpoint.next_xid.xid().prev(),
+            ..initial_state()
+        };
+        self.prepared = prepared.iter().map(|xid| (xid.numeric(), Lsn::INVALID)).collect();
+        self.completed.clear();
+        self.restart_point = None;
+        if checkpoint.shutdown {
+            self.apply_shutdown_checkpoint(checkpoint, redo)?;
+        }
+        self.running = true;
+        self.publish();
+        Ok(())
+    }
+
+    /// Replays one record and publishes the state after it.
+    ///
+    /// # Errors
+    /// Readers keep the state before the record, and replay must be started again:
+    /// [`RecoveryError::NotStarted`], [`RecoveryError::RecordOutOfOrder`] (these two change nothing),
+    /// [`RecoveryError::OutOfOrderXid`], [`RecoveryError::TooManyKnownAssignedXids`], [`RecoveryError::MalformedRecord`],
+    /// [`RecoveryError::InsufficientSetting`].
+    pub fn apply(&mut self, record: &WalRecord) -> Result<(), RecoveryError> {
+        if !self.running {
+            return Err(RecoveryError::NotStarted);
+        }
+        let replay_lsn = self.state.replay_lsn;
+        if record.lsn < replay_lsn || record.end_lsn < record.lsn {
+            return Err(RecoveryError::RecordOutOfOrder { lsn: record.lsn, replay_lsn });
+        }
+        self.kax.clear_calls();
+        // Stays false if the record fails half done.
+        self.running = false;
+        self.redo(record)?;
+        self.running = true;
+        self.state.replay_lsn = record.end_lsn;
+        self.publish();
+        Ok(())
+    }
+
+    /// Tells the time without doing anything; compressions remember it. Milliseconds of any clock that does not run backwards.
+    pub fn set_now(&mut self, now_ms: u64) {
+        self.kax.set_now(now_ms);
+    }
+
+    /// `KnownAssignedTransactionIdsIdleMaintenance`: call it when replay waits for WAL, with the time as in
+    /// [`RecoveryWriter::set_now`].
+    pub fn idle(&mut self, now_ms: u64) {
+        self.kax.set_now(now_ms);
+        self.kax.clear_calls();
+        if self.running && self.state.standby_state >= StandbyState::SnapshotPending {
+            self.kax.idle();
+            self.publish();
+        }
+    }
+
+    /// A new reader.
+    #[must_use]
+    pub fn reader(&self) -> RecoveryReader {
+        RecoveryReader { shared: Arc::clone(&self.shared) }
+    }
+
+    /// The state after the last record. While replay is stopped on an error, readers have the state before that record.
+    #[must_use]
+    pub fn state(&self) -> Arc<ReplayedState> {
+        self.shared.state.load()
+    }
+
+    /// Where replay could start again; none before the first checkpoint.
+    #[must_use]
+    pub fn restart_point(&self) -> Option<&RestartPoint> {
+        self.restart_point.as_ref()
+    }
+
+    /// The profile.
+    #[must_use]
+    pub fn profile(&self) -> StandbyProfile {
+        self.profile
+    }
+
+    /// What the settings come to.
+    #[must_use]
+    pub fn sizes(&self) -> ArraySizes {
+        self.sizes
+    }
+
+    /// The calls of compression by the last record or idle call, with the state each found.
+    #[must_use]
+    pub fn compress_calls(&self) -> &[CompressCall] {
+        self.kax.calls()
+    }
+
+    /// `transactionEndsCounter` of the counted rule.
+    #[must_use]
+    pub fn transaction_ends_counter(&self) -> u32 {
+        self.kax.transaction_ends_counter()
+    }
+
+    /// Replay's own work since the start: slots that searches looked at. Readers count theirs.
+    #[must_use]
+    pub fn work(&self) -> Work {
+        Work { xid_slots_visited: self.kax.slots_searched(), ..Work::default() }
+    }
+
+    /// Bytes of the known-assigned slots in use now.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.kax.view().memory_bytes()
+    }
+
+    /// Publishes the state (R2), in the memory of an earlier one if its readers are gone.
+    fn publish(&mut self) {
+        self.state.known_assigned = self.kax.view().clone();
+        let mut next = self.spare.take().unwrap_or_else(|| Arc::new(self.state.clone()));
+        match Arc::get_mut(&mut next) {
+            Some(unread) => unread.clone_from(&self.state),
+            None => next = Arc::new(self.state.clone()),
+        }
+        self.spare = Some(self.shared.state.swap(next));
+    }
+}
+
+/// The state before a start.
+fn initial_state() -> ReplayedState {
+    ReplayedState {
+        replay_lsn: Lsn::INVALID,
+        standby_state: StandbyState::Initialized,
+        next_xid: FullXid(0),
+        latest_completed_xid: Xid::INVALID,
+        latest_observed_xid: Xid::INVALID,
+        last_overflowed_xid: Xid::INVALID,
+        pending_xmin: Xid::INVALID,
+        xact_completion_count: 1,
+        known_assigned: KnownAssignedView::new(),
+    }
+}

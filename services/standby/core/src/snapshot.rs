@@ -1,0 +1,121 @@
+//! Snapshots on a standby (`GetSnapshotData` in recovery, `storage/ipc/procarray.c`), and the readers that take them.
+//!
+//! Replay publishes one [`ReplayedState`] per record. A reader picks the published one up and works on it alone: it takes no lock,
+//! is never made to try again and makes nobody wait. What it returns is the state at that record's end and no other, whatever
+//! replay does meanwhile.
+//!
+//! In recovery `xmax` is one past the newest completed transaction, `xmin` the oldest running one (or `xmax`), and all running
+//! ids below `xmax`, top-level and subtransactions alike, go into one list.
+
+use std::sync::Arc;
+
+use pg_types::{FullXid, Lsn, Snapshot, Xid};
+
+use crate::error::RecoveryError;
+use crate::known_assigned_xids::skip_offset::{ScanStrategy, SlotCount};
+use crate::known_assigned_xids::view::KnownAssignedView;
+use crate::recovery::StandbyState;
+use crate::sync::Published;
+
+/// What replay publishes after a record. Never changes.
+#[derive(Clone, Debug)]
+pub struct ReplayedState {
+    /// End of the last record replayed (`lastReplayedEndRecPtr`).
+    pub replay_lsn: Lsn,
+    /// `standbyState`.
+    pub standby_state: StandbyState,
+    /// `nextXid`.
+    pub next_xid: FullXid,
+    /// `latestCompletedXid`; invalid until a running-transactions record or an end told it.
+    pub latest_completed_xid: Xid,
+    /// `latestObservedXid`: newest id known to have been assigned.
+    pub latest_observed_xid: Xid,
+    /// `lastOverflowedXid`: newest id whose subtransactions may be missing; invalid if none.
+    pub last_overflowed_xid: Xid,
+    /// `standbySnapshotPendingXmin`: the snapshot is complete once this id is older than all running ones; invalid if the
+    /// list was complete at once.
+    pub pending_xmin: Xid,
+    /// `xactCompletionCount` (14 and later): a reader's snapshot stays good while it does not move.
+    pub xact_completion_count: u64,
+    /// The known-assigned xids.
+    pub known_assigned: KnownAssignedView,
+}
+
+/// A snapshot with what it cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TakenSnapshot {
+    /// The snapshot.
+    pub snapshot: Snapshot,
+    /// Slots that taking it looked at and jumped over.
+    pub slots: SlotCount,
+    /// `snapXactCompletionCount`: the count when it was taken.
+    pub xact_completion_count: u64,
+}
+
+impl ReplayedState {
+    /// The snapshot of this state.
+    ///
+    /// # Errors
+    /// [`RecoveryError::NotReady`] before all running transactions are known.
+    pub fn snapshot(&self, scan: ScanStrategy) -> Result<TakenSnapshot, RecoveryError> {
+        if self.standby_state != StandbyState::SnapshotReady {
+            return Err(RecoveryError::NotReady { replay_lsn: self.replay_lsn, state: self.standby_state });
+        }
+        let xmax = self.latest_completed_xid.next();
+        let mut xip = Vec::with_capacity(self.known_assigned.live as usize);
+        let slots = self.known_assigned.live_below(xmax, scan, &mut xip);
+        let xmin = xip.first().copied().unwrap_or(xmax);
+        let suboverflowed = xmin.precedes_or_equals(self.last_overflowed_xid);
+        let snapshot = Snapshot { replay_lsn: self.replay_lsn, xmin, xmax, xip, suboverflowed };
+        Ok(TakenSnapshot { snapshot, slots, xact_completion_count: self.xact_completion_count })
+    }
+}
+
+/// What writer and readers share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// The state after the last record.
+    pub(crate) state: Published<ReplayedState>,
+    /// How snapshots walk.
+    pub(crate) scan: ScanStrategy,
+    /// Snapshots may be reused.
+    pub(crate) reuse: bool,
+}
+
+/// A reader of the standby: clone it for each session, use it from any thread.
+#[derive(Clone, Debug)]
+pub struct RecoveryReader {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl RecoveryReader {
+    /// The state after the last record, whole and unchanging.
+    #[must_use]
+    pub fn state(&self) -> Arc<ReplayedState> {
+        self.shared.state.load()
+    }
+
+    /// A new snapshot: the state at exactly the `replay_lsn` that it carries.
+    ///
+    /// # Errors
+    /// [`RecoveryError::NotReady`] before there can be one.
+    pub fn snapshot(&self) -> Result<TakenSnapshot, RecoveryError> {
+        self.state().snapshot(self.shared.scan)
+    }
+
+    /// `GetSnapshotDataReuse`: the session's `last` snapshot if the profile reuses and no transaction completed since, else a new
+    /// one. The reused one is still the state at its own, older, `replay_lsn`: subtransactions that an assignment has removed since
+    /// are in it, which changes no answer.
+    ///
+    /// # Errors
+    /// [`RecoveryError::NotReady`] before there can be one.
+    pub fn snapshot_or_reuse(&self, last: Option<TakenSnapshot>) -> Result<TakenSnapshot, RecoveryError> {
+        let state = self.state();
+        match last {
+            Some(last) if self.shared.reuse && last.xact_completion_count == state.xact_completion_count => {
+                Ok(TakenSnapshot { slots: SlotCount::default(), ..last })
+            }
+            _ => state.snapshot(self.shared.scan),
+        }
+    }
+}
