@@ -24,6 +24,11 @@ pub struct StandbyProfile {
     /// A start at a shutdown checkpoint counts subtransactions of prepared transactions as missing (June 2024: 17, 16.4, 15.8,
     /// 14.13, 13.16).
     pub shutdown_start_overflows: bool,
+    /// What a running-transactions record proves to be over counts as completed: it moves `latestCompletedXid` and
+    /// `xactCompletionCount` (seen in 15.18, 16.14 and 18.4, not in 15.1).
+    pub prune_completes: bool,
+    /// A running-transactions record moves `nextXid` in every state (17 and later), not only when it is loaded.
+    pub list_moves_next_xid: bool,
     /// How the settings add up.
     pub sizing: BackendSizing,
     /// `+skip-offset` was given.
@@ -39,38 +44,46 @@ const SIZING_17: BackendSizing = BackendSizing { special_workers: 2, ..SIZING_12
 /// 18.
 const SIZING_18: BackendSizing = BackendSizing { autovacuum_by_slots: true, ..SIZING_17 };
 
-/// A row of the table.
-const fn row(
-    base: &'static str,
-    compression: CompressionRule,
-    scan: ScanStrategy,
-    reuse_snapshot: bool,
-    shutdown_start_overflows: bool,
-    sizing: BackendSizing,
-) -> StandbyProfile {
-    StandbyProfile { base, compression, scan, reuse_snapshot, shutdown_start_overflows, sizing, switched: false }
-}
-
-use CompressionRule::{Counted, Span};
-use ScanStrategy::{Plain, SkipOffset};
+/// Rows of the last minors before the round of fixes that brought the counted rule.
+const OLD: StandbyProfile = StandbyProfile {
+    base: "",
+    compression: CompressionRule::Span,
+    scan: ScanStrategy::Plain,
+    reuse_snapshot: false,
+    shutdown_start_overflows: false,
+    prune_completes: false,
+    list_moves_next_xid: false,
+    sizing: SIZING_12,
+    switched: false,
+};
+/// Rows of current minors.
+const NEW: StandbyProfile = StandbyProfile {
+    compression: CompressionRule::Counted,
+    reuse_snapshot: true,
+    shutdown_start_overflows: true,
+    prune_completes: true,
+    ..OLD
+};
+/// 17 and later.
+const NEW_17: StandbyProfile = StandbyProfile { list_moves_next_xid: true, sizing: SIZING_17, ..NEW };
 
 /// All rows, oldest first. The counted rule (commit 8242752f9c) shipped with 16, 15.2, 14.7 and the same round of 13; the last
 /// minors of 9.6 and 10 came before it. 17.5 and 17.6 differ from 17 in decoding only.
 pub const PROFILES: &[StandbyProfile] = &[
-    row("pg96", Span, Plain, false, false, SIZING_96),
-    row("pg10", Span, Plain, false, false, SIZING_96),
-    row("pg13.6", Span, Plain, false, false, SIZING_12),
-    row("pg13", Counted, Plain, false, true, SIZING_12),
-    row("pg14.5", Span, Plain, true, false, SIZING_12),
-    row("pg14", Counted, Plain, true, true, SIZING_12),
-    row("pg15.1", Span, Plain, true, false, SIZING_12),
-    row("pg15", Counted, Plain, true, true, SIZING_12),
-    row("pg16", Counted, Plain, true, true, SIZING_12),
-    row("pg17", Counted, Plain, true, true, SIZING_17),
-    row("pg17.5", Counted, Plain, true, true, SIZING_17),
-    row("pg17.6", Counted, Plain, true, true, SIZING_17),
-    row("pg18", Counted, Plain, true, true, SIZING_18),
-    row("indexed", Counted, SkipOffset, true, true, SIZING_18),
+    StandbyProfile { base: "pg96", sizing: SIZING_96, ..OLD },
+    StandbyProfile { base: "pg10", sizing: SIZING_96, ..OLD },
+    StandbyProfile { base: "pg13.6", ..OLD },
+    StandbyProfile { base: "pg13", reuse_snapshot: false, ..NEW },
+    StandbyProfile { base: "pg14.5", reuse_snapshot: true, ..OLD },
+    StandbyProfile { base: "pg14", ..NEW },
+    StandbyProfile { base: "pg15.1", reuse_snapshot: true, ..OLD },
+    StandbyProfile { base: "pg15", ..NEW },
+    StandbyProfile { base: "pg16", ..NEW },
+    StandbyProfile { base: "pg17", ..NEW_17 },
+    StandbyProfile { base: "pg17.5", ..NEW_17 },
+    StandbyProfile { base: "pg17.6", ..NEW_17 },
+    StandbyProfile { base: "pg18", sizing: SIZING_18, ..NEW_17 },
+    StandbyProfile { base: "indexed", scan: ScanStrategy::SkipOffset, sizing: SIZING_18, ..NEW_17 },
 ];
 
 /// The switch that any row takes.
@@ -108,7 +121,7 @@ impl FromStr for StandbyProfile {
                 return Err(unknown());
             }
             profile.switched = true;
-            profile.scan = SkipOffset;
+            profile.scan = ScanStrategy::SkipOffset;
         }
         Ok(profile)
     }

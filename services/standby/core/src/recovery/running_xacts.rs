@@ -56,7 +56,9 @@ impl RecoveryWriter {
             return Err(RecoveryError::MalformedRecord { lsn, what });
         }
         self.expire_old(running.oldest_running_xid);
-        self.advance_next_xid_past(running.next_xid.prev());
+        if self.profile.list_moves_next_xid {
+            self.advance_next_xid_past(running.next_xid.prev());
+        }
         match self.state.standby_state {
             StandbyState::SnapshotReady => return Ok(()),
             StandbyState::SnapshotPending if running.subxids == Subxids::Missing && !running.tops.is_empty() => {
@@ -76,8 +78,10 @@ impl RecoveryWriter {
 
     /// `ExpireOldKnownAssignedTransactionIds`: nothing older than `oldest` runs.
     fn expire_old(&mut self, oldest: Xid) {
-        self.maintain_latest_completed(oldest.prev());
-        self.state.xact_completion_count += 1;
+        if self.profile.prune_completes {
+            self.maintain_latest_completed(oldest.prev());
+            self.state.xact_completion_count += 1;
+        }
         if self.state.last_overflowed_xid.precedes(oldest) {
             self.state.last_overflowed_xid = Xid::INVALID;
         }
@@ -117,6 +121,7 @@ impl RecoveryWriter {
             Subxids::InArray => {
                 self.become_ready();
                 self.state.pending_xmin = Xid::INVALID;
+                self.state.last_overflowed_xid = Xid::INVALID;
             }
             Subxids::InSubtrans => {
                 self.become_ready();
@@ -125,6 +130,7 @@ impl RecoveryWriter {
             }
         }
         self.maintain_latest_completed(running.latest_completed_xid);
+        self.advance_next_xid_past(running.next_xid.prev());
         Ok(())
     }
 
