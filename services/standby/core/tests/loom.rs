@@ -4,6 +4,7 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p standby-core --release --test loom`
 
 #![cfg(loom)]
+#![allow(clippy::unwrap_used, reason = "a panic is how the model reports")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
