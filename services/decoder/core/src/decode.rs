@@ -25,7 +25,9 @@
 
 use std::sync::Arc;
 
-use pg_types::record::{CommitRecord, HeapDelete, HeapInsert, HeapUpdate, LogicalMessageRecord, NewCidRecord, OldTuple};
+use pg_types::record::{
+    CommitRecord, HeapDelete, HeapInsert, HeapUpdate, LogicalMessageRecord, NewCidRecord, OldTuple, TruncateRecord,
+};
 use pg_types::{InvalidationMessage, Lsn, Oid, PgVersion, RecordBody, RelFileLocator, WalRecord, Work, Xid};
 
 use crate::DecodeError;
@@ -239,7 +241,7 @@ impl Decoder {
                 let index = self.reorder_buffer.get(at).truncates.len() as u32;
                 let file = RelFileLocator { db: truncate.db, ..RelFileLocator::default() };
                 if truncate.db == self.config.database && self.snap_build.collects(record.xid) {
-                    self.reorder_buffer.get_mut(at).truncates.push(truncate.relids.clone());
+                    self.reorder_buffer.get_mut(at).truncates.push(TruncateRecord::clone(truncate));
                 }
                 self.rows(record, at, file, Some(ChangeKind::Truncate(index)));
             }

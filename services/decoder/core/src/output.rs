@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use pg_types::record::LogicalMessageRecord;
+use pg_types::record::{LogicalMessageRecord, TruncateRecord};
 use pg_types::{InvalidationKind, InvalidationMessage, Lsn, Oid, Timestamp, Work, Xid};
 
 pub use crate::relations::Relation;
@@ -37,9 +37,9 @@ pub trait OutputSink {
         let _ = change;
     }
 
-    /// Relations were truncated by one command.
-    fn truncate(&mut self, lsn: Lsn, relations: &[&Relation]) {
-        let _ = (lsn, relations);
+    /// Relations were truncated by `record`; those of them that are decoded.
+    fn truncate(&mut self, lsn: Lsn, relations: &[&Relation], record: &TruncateRecord) {
+        let _ = (lsn, relations, record);
     }
 
     /// A logical message, in its transaction or, if it is not transactional, as soon as it is read.

@@ -24,7 +24,7 @@
 
 use std::sync::Arc;
 
-use pg_types::record::CommitRecord;
+use pg_types::record::{CommitRecord, TruncateRecord};
 use pg_types::{InvalidationMessage, Lsn, Oid, RelFileLocator, Xid};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -191,9 +191,9 @@ impl Replay<'_> {
     }
 
     /// A TRUNCATE.
-    fn truncate(&mut self, lsn: Lsn, oids: &[Oid]) {
-        let mut shown = Vec::with_capacity(oids.len());
-        for oid in oids {
+    fn truncate(&mut self, lsn: Lsn, record: &TruncateRecord) {
+        let mut shown = Vec::with_capacity(record.relids.len());
+        for oid in &record.relids {
             let number = self.relations.of_oid(*oid);
             let relation = self.relations.get(number);
             let (namespace, logged) = (relation.namespace, relation.logged);
@@ -205,7 +205,7 @@ impl Replay<'_> {
         }
         let outer = self.caches.marker.enter(Function::OutputPlugin);
         let shown: Vec<&Relation> = shown.into_iter().map(|number| self.relations.get(number)).collect();
-        self.sink.truncate(lsn, &shown);
+        self.sink.truncate(lsn, &shown, record);
         self.caches.marker.leave(outer);
     }
 

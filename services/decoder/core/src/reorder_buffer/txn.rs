@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use pg_types::record::LogicalMessageRecord;
-use pg_types::{InvalidationMessage, Lsn, Oid, RelFileLocator, Xid};
+use pg_types::record::{LogicalMessageRecord, TruncateRecord};
+use pg_types::{InvalidationMessage, Lsn, RelFileLocator, Xid};
 
 use crate::reorder_buffer::change::{Change, ChangeKind};
 
@@ -46,8 +46,8 @@ pub(crate) struct Txn {
     pub(crate) subtxns: Vec<(u32, Xid)>,
     /// Changes in the order of their LSNs.
     pub(crate) changes: Vec<Change>,
-    /// Relations of its TRUNCATEs.
-    pub(crate) truncates: Vec<Vec<Oid>>,
+    /// Its TRUNCATEs.
+    pub(crate) truncates: Vec<TruncateRecord>,
     /// Logical messages.
     pub(crate) logical: Vec<LogicalMessageRecord>,
     /// Own invalidation messages from records (14 and later); a top-level transaction's include its subtransactions'.
