@@ -1,4 +1,26 @@
 //! The decoder: follows a primary, decodes like a walsender, serves subscribers.
+//!
+//! [`DecoderNode`] is the whole; README.md of this crate says how its parts fit together.
 
+pub mod checkpoint;
+pub mod config;
+pub mod costliest;
 pub mod durable_file;
+pub mod error;
+mod flusher;
+mod measure;
+mod node;
 pub mod output_log;
+mod pipeline;
+mod server;
+mod sink;
+pub mod state;
+pub mod subscriber;
+pub mod subscriptions;
+mod trace;
+mod upstream;
+
+pub use config::DecoderConfig;
+pub use error::NodeError;
+pub use node::{DecoderNode, NodeParts};
+pub use state::NodeState;

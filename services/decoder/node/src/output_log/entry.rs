@@ -108,9 +108,20 @@ impl EntryBuffer {
         Self { bytes }
     }
 
-    /// Where to append the payload.
-    pub fn payload_mut(&mut self) -> &mut BytesMut {
+    /// Where to append to the payload. What is there already must stay.
+    pub fn tail(&mut self) -> &mut BytesMut {
         &mut self.bytes
+    }
+
+    /// The payload so far.
+    #[must_use]
+    pub fn payload(&self) -> &[u8] {
+        &self.bytes[ENTRY_HEADER_LEN..]
+    }
+
+    /// Cuts the payload at `at` and gives what was behind.
+    pub fn split_off(&mut self, at: usize) -> BytesMut {
+        self.bytes.split_off(ENTRY_HEADER_LEN + at)
     }
 
     /// Bytes of payload so far.

@@ -20,7 +20,7 @@ fn open(config: &LogConfig, synced: Lsn) -> Result<(LogWriter, Arc<OutputLog>), 
 
 fn buffer(payload: &[u8]) -> EntryBuffer {
     let mut buffer = EntryBuffer::with_capacity(payload.len());
-    buffer.payload_mut().extend_from_slice(payload);
+    buffer.tail().extend_from_slice(payload);
     buffer
 }
 

@@ -1,0 +1,137 @@
+//! What a decoder must know to go on after kill -9: where to read WAL again, and what it gave out already.
+//!
+//! PostgreSQL keeps the same in a slot's file and in serialised snapshots. A decoder of ours needs less, since what it gives out
+//! does not depend on its caches: it reads WAL again from the start of the oldest transaction that had not ended, and gives out
+//! nothing that the output log has.
+//!
+//! # Invariants
+//!
+//! * **I1** `restart_lsn` ≤ the start of every transaction that ends after `output_end`; WAL before it may be forgotten upstream.
+//! * **I2** The output log up to `output_end` was durable before the checkpoint was written.
+
+use std::path::Path;
+
+use pg_types::{Lsn, Oid, PgVersion};
+use serde::{Deserialize, Serialize};
+
+use crate::durable_file::{self, DurableFileError};
+
+/// First bytes of the file: name and version of the format.
+const MAGIC: [u8; 8] = *b"WSDCKPT1";
+
+/// What to do about a damaged file.
+const REMEDY: &str = "restore data_dir as a whole from a backup, or move it away, drop the slot and start anew";
+
+/// The checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// Slot at the primary, without `slots/`; empty if none.
+    pub slot: String,
+    /// The cluster.
+    pub system_id: u64,
+    /// Its timeline.
+    pub timeline: u32,
+    /// Version of its WAL.
+    pub version: PgVersion,
+    /// The database that is decoded.
+    pub database: Oid,
+    /// The decoder was consistent; if not, it has to find its consistent point again.
+    pub consistent: bool,
+    /// Where WAL must be read again.
+    pub restart_lsn: Lsn,
+    /// End of the output log that belongs to it.
+    pub output_end: Lsn,
+    /// Every record before it was decoded.
+    pub decoded_lsn: Lsn,
+}
+
+/// The checkpoint as it is on disk: JSON, so that people can read it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Stored {
+    slot: String,
+    system_id: u64,
+    timeline: u32,
+    pg_version: String,
+    database: u32,
+    consistent: bool,
+    restart_lsn: String,
+    output_end: String,
+    decoded_lsn: String,
+}
+
+impl Checkpoint {
+    /// Reads the file; `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`DurableFileError`], naming file and remedy.
+    pub fn load(path: &Path) -> Result<Option<Self>, DurableFileError> {
+        let Some(bytes) = durable_file::read(path, MAGIC, REMEDY)? else { return Ok(None) };
+        let damaged = |reason: String| DurableFileError::Damaged { path: path.to_owned(), reason, remedy: REMEDY };
+        let stored: Stored = serde_json::from_slice(&bytes).map_err(|e| damaged(e.to_string()))?;
+        let lsn = |text: &str| text.parse::<Lsn>().map_err(|e| damaged(e.to_string()));
+        Ok(Some(Self {
+            system_id: stored.system_id,
+            timeline: stored.timeline,
+            version: stored.pg_version.parse().map_err(|e: pg_types::version::ParseVersionError| damaged(e.to_string()))?,
+            database: Oid(stored.database),
+            consistent: stored.consistent,
+            restart_lsn: lsn(&stored.restart_lsn)?,
+            output_end: lsn(&stored.output_end)?,
+            decoded_lsn: lsn(&stored.decoded_lsn)?,
+            slot: stored.slot,
+        }))
+    }
+
+    /// Replaces the file.
+    ///
+    /// # Errors
+    ///
+    /// [`DurableFileError::Io`]; the old checkpoint is then still there.
+    pub fn store(&self, path: &Path) -> Result<(), DurableFileError> {
+        let stored = Stored {
+            slot: self.slot.clone(),
+            system_id: self.system_id,
+            timeline: self.timeline,
+            pg_version: self.version.to_string(),
+            database: self.database.0,
+            consistent: self.consistent,
+            restart_lsn: self.restart_lsn.to_string(),
+            output_end: self.output_end.to_string(),
+            decoded_lsn: self.decoded_lsn.to_string(),
+        };
+        // A struct of numbers and texts always has a JSON form.
+        durable_file::write(path, MAGIC, &serde_json::to_vec(&stored).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_survives_and_damage_is_named_with_its_remedy() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("checkpoint");
+        assert_eq!(Checkpoint::load(&path).unwrap(), None);
+        let checkpoint = Checkpoint {
+            slot: "orders".to_owned(),
+            system_id: u64::MAX,
+            timeline: 3,
+            version: PgVersion::V16,
+            database: Oid(16_384),
+            consistent: true,
+            restart_lsn: Lsn(0x1_0000_0100),
+            output_end: Lsn(0x1_0000_0200),
+            decoded_lsn: Lsn(0x1_0000_0300),
+        };
+        checkpoint.store(&path).unwrap();
+        assert_eq!(Checkpoint::load(&path).unwrap(), Some(checkpoint));
+        for bad in [&b"{}"[..], b"", b"[1"] {
+            durable_file::write(&path, MAGIC, bad).unwrap();
+            let error = Checkpoint::load(&path).unwrap_err().to_string();
+            assert!(error.contains("checkpoint is damaged") && error.contains("move it away"), "{error}");
+        }
+    }
+}

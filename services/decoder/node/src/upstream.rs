@@ -1,0 +1,285 @@
+//! The client's side of StreamWal: opens the stream, hands batches on, and reports positions.
+//!
+//! What it reports: `received` = what arrived; `applied` = what is decoded and durable in the output log; `flushed` = what will
+//! never be asked for again, which is the checkpoint's restart position. The primary may forget WAL before `flushed`, and a
+//! transaction that began there may still be open here, so the end of the output log would be too far. For the same reason the
+//! node gives all the credit there is: an open transaction holds `flushed` back and must not hold the stream. Backpressure comes
+//! from the bounded channel to the decoding thread, through HTTP/2's windows.
+
+use std::time::Duration;
+
+use opentelemetry::trace::SpanContext;
+use pg_types::Lsn;
+use service_kit::client::{self, ClientConfig};
+use service_kit::server::MESSAGE_BYTES_MAX;
+use service_kit::status::{Reason, reason_of};
+use service_kit::telemetry::context;
+use service_kit::{Drain, printable};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+use tonic::{Code, Status, Streaming};
+use walstorm_proto::admin::v1::CreateSlotRequest;
+use walstorm_proto::admin::v1::admin_service_client::AdminServiceClient;
+use walstorm_proto::primary::v1 as pb;
+use walstorm_proto::primary::v1::primary_service_client::PrimaryServiceClient;
+use walstorm_proto::primary::v1::stream_wal_request::Kind as RequestKind;
+use walstorm_proto::primary::v1::stream_wal_response::Kind as ResponseKind;
+
+use crate::error::NodeError;
+use crate::pipeline::{Arrival, Batch, Joiner};
+use crate::server::convert;
+use crate::state::NodeState;
+
+/// Feedback follows a change of positions after at most this.
+const FEEDBACK_DELAY: Duration = Duration::from_millis(100);
+
+/// Feedback is sent at least so often, however busy the decoding thread is.
+const FEEDBACK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Asked of the primary: its longest silence, and ours.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+/// See [`KEEPALIVE_INTERVAL`].
+const FEEDBACK_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Whom to follow, and as whom.
+#[derive(Clone, Debug)]
+pub(crate) struct Upstream {
+    /// The primary.
+    pub(crate) client: ClientConfig,
+    /// Slot, without `slots/`; empty for none.
+    pub(crate) slot: String,
+    /// Our name.
+    pub(crate) client_id: String,
+    /// Makes the slot if it is not there and this node has not begun.
+    pub(crate) create_slot: bool,
+    /// When this node stops.
+    pub(crate) drain: Drain,
+    /// The node's state.
+    pub(crate) state: watch::Sender<NodeState>,
+}
+
+/// An open stream.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    /// What the primary says of it.
+    pub(crate) started: pb::StreamStarted,
+    /// From the primary.
+    responses: Streaming<pb::StreamWalResponse>,
+    /// To the primary.
+    requests: mpsc::Sender<pb::StreamWalRequest>,
+}
+
+/// Why a stream ended, if not by an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// This node stops.
+    Stopped,
+    /// The decoding thread ended: it has the reason.
+    DecoderGone,
+}
+
+impl Upstream {
+    /// Opens the stream at `from`; 0 is the slot's own position. `fresh`: this node has not begun, so that a slot may be made.
+    pub(crate) async fn open(&self, from: Lsn, fresh: bool) -> Result<Opened, NodeError> {
+        let channel = client::connect(&self.client, &self.drain).await?;
+        match self.start(channel.clone(), from).await {
+            Ok(opened) => Ok(opened),
+            Err(status) if reason_of(&status) != Some(Reason::SlotNotFound) => Err(self.error(&status)),
+            Err(_) if fresh && self.create_slot => {
+                self.make_slot(channel.clone(), from).await.map_err(|status| self.error(&status))?;
+                self.start(channel, from).await.map_err(|status| self.error(&status))
+            }
+            Err(_) => Err(NodeError::NoSlot { slot: self.slot.clone() }),
+        }
+    }
+
+    /// Sends `start` and waits for `started`.
+    async fn start(&self, channel: Channel, from: Lsn) -> Result<Opened, Status> {
+        let slot = if self.slot.is_empty() { String::new() } else { format!("slots/{}", self.slot) };
+        let start = pb::StreamStart {
+            slot,
+            from_lsn: from.0,
+            encoding: pb::Encoding::Raw.into(),
+            max_outstanding_bytes: i64::MAX,
+            max_outstanding_batches: i32::MAX,
+            keepalive_interval: Some(convert::to_duration(KEEPALIVE_INTERVAL)),
+            feedback_timeout: Some(convert::to_duration(FEEDBACK_TIMEOUT)),
+            client_id: self.client_id.clone(),
+            trace_contexts: pb::TraceContexts::Sampled.into(),
+        };
+        let (requests, receiver) = mpsc::channel(4);
+        let start = pb::StreamWalRequest { kind: Some(RequestKind::Start(start)) };
+        // The channel is new and empty.
+        drop(requests.try_send(start));
+        let mut client = PrimaryServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+        let mut responses = client.stream_wal(ReceiverStream::new(receiver)).await?.into_inner();
+        match responses.message().await?.and_then(|response| response.kind) {
+            Some(ResponseKind::Started(started)) => Ok(Opened { started, responses, requests }),
+            Some(ResponseKind::Draining(_)) | None => Err(Drain::status()),
+            Some(_) => Err(Status::internal("the stream did not begin with `started`")),
+        }
+    }
+
+    /// Makes the slot.
+    async fn make_slot(&self, channel: Channel, from: Lsn) -> Result<(), Status> {
+        let request = CreateSlotRequest { slot_id: self.slot.clone(), start_lsn: from.0 };
+        match AdminServiceClient::new(channel).create_slot(request).await {
+            Err(status) if reason_of(&status) != Some(Reason::SlotExists) => Err(status),
+            _ => {
+                tracing::info!(slot = self.slot, "made the slot at the primary");
+                Ok(())
+            }
+        }
+    }
+
+    /// Hands batches on and reports positions until the stream ends.
+    pub(crate) async fn follow(&self, opened: Opened, arrivals: &mpsc::Sender<Arrival>) -> Result<Ended, NodeError> {
+        let Opened { started, mut responses, requests } = opened;
+        let mut joiner = Joiner::default();
+        let mut pending: Option<Arrival> = None;
+        let mut changes = self.state.subscribe();
+        let mut feedback = Feedback { requests, state: self.state.subscribe(), sent: None, due: Instant::now() };
+        self.state.send_modify(|state| {
+            state.connected = true;
+            state.last_error.clear();
+            state.wal_end_lsn = Lsn(started.wal_end_lsn);
+        });
+        loop {
+            tokio::select! {
+                () = self.drain.draining() => {
+                    feedback.send(false);
+                    return Ok(Ended::Stopped);
+                }
+                permit = arrivals.reserve(), if pending.is_some() => match (permit, pending.take()) {
+                    (Ok(permit), Some(arrival)) => permit.send(arrival),
+                    _ => return Ok(Ended::DecoderGone),
+                },
+                () = arrivals.closed(), if pending.is_none() => return Ok(Ended::DecoderGone),
+                response = responses.message(), if pending.is_none() => {
+                    let response = response.map_err(|status| self.error(&status))?;
+                    let Some(response) = response else {
+                        return Err(NodeError::StreamLost("the primary closed it".to_owned()));
+                    };
+                    pending = self.on_response(response, &mut joiner, &mut feedback)?;
+                }
+                _ = changes.changed() => feedback.schedule(),
+                () = sleep_until(feedback.due) => feedback.send(false),
+            }
+        }
+    }
+
+    /// Takes a response; gives what it means for the decoding thread.
+    fn on_response(
+        &self,
+        response: pb::StreamWalResponse,
+        joiner: &mut Joiner,
+        feedback: &mut Feedback,
+    ) -> Result<Option<Arrival>, NodeError> {
+        match response.kind {
+            Some(ResponseKind::Batch(batch)) => self.on_batch(batch, joiner).map(|batch| batch.map(Arrival::Batch)),
+            Some(ResponseKind::Keepalive(keepalive)) => {
+                let progress = Lsn(keepalive.progress_lsn);
+                self.state.send_modify(|state| {
+                    state.wal_end_lsn = Lsn(keepalive.wal_end_lsn);
+                    state.received_lsn = state.received_lsn.max(progress);
+                });
+                if keepalive.reply_requested {
+                    feedback.send(false);
+                }
+                Ok(Some(Arrival::Progress { received: progress, source_ended: keepalive.end_of_source }))
+            }
+            Some(ResponseKind::Draining(_)) => {
+                // The last positions; the primary then ends the stream, and the node comes back for more.
+                feedback.send(false);
+                Ok(None)
+            }
+            Some(ResponseKind::Started(_)) | None => {
+                Err(NodeError::StreamLost("the primary sent something unexpected".to_owned()))
+            }
+        }
+    }
+
+    /// Takes a batch; gives it when it is whole.
+    fn on_batch(&self, batch: pb::WalBatch, joiner: &mut Joiner) -> Result<Option<Batch>, NodeError> {
+        let (start, end) = (Lsn(batch.start_lsn), Lsn(batch.end_lsn));
+        let Some(pb::wal_batch::Body::Raw(raw)) = batch.body else {
+            return Err(NodeError::Batch { lsn: start, reason: "it is not encoded raw".to_owned() });
+        };
+        let Some(raw) = joiner.join(raw, batch.fragment) else { return Ok(None) };
+        let sampled = |c: &SpanContext| c.is_sampled();
+        let contexts = batch.contexts.iter().filter_map(|message| {
+            let context = context::from_message(message).ok().filter(sampled)?;
+            Some((Lsn(message.commit_lsn), context))
+        });
+        let contexts = contexts.collect();
+        let sender = context::parse_context(&batch.traceparent, "").ok().filter(sampled);
+        self.state.send_modify(|state| {
+            state.received_lsn = state.received_lsn.max(end);
+            state.wal_end_lsn = state.wal_end_lsn.max(end);
+        });
+        Ok(Some(Batch { start, end, raw, contexts, sender }))
+    }
+
+    /// What a status means: gone for a while, or refused for good.
+    fn error(&self, status: &Status) -> NodeError {
+        let description = client::describe(status);
+        let passing = match reason_of(status) {
+            Some(Reason::Draining | Reason::NotReady | Reason::FeedbackTimeout | Reason::StreamLimit) => true,
+            Some(_) => false,
+            None => matches!(
+                status.code(),
+                Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal | Code::DeadlineExceeded
+            ),
+        };
+        if passing {
+            return NodeError::StreamLost(description);
+        }
+        NodeError::Refused { endpoint: printable(&self.client.endpoint).into_owned(), description }
+    }
+}
+
+/// The node's side of feedback.
+#[derive(Debug)]
+struct Feedback {
+    /// To the primary.
+    requests: mpsc::Sender<pb::StreamWalRequest>,
+    /// Where the positions are.
+    state: watch::Receiver<NodeState>,
+    /// Positions as they were last sent.
+    sent: Option<(Lsn, Lsn, Lsn)>,
+    /// When the next one is due.
+    due: Instant,
+}
+
+impl Feedback {
+    /// Positions have changed, or may have.
+    fn schedule(&mut self) {
+        if self.sent != Some(self.positions()) {
+            self.due = self.due.min(Instant::now() + FEEDBACK_DELAY);
+        }
+    }
+
+    /// The positions to report.
+    fn positions(&self) -> (Lsn, Lsn, Lsn) {
+        let state = self.state.borrow();
+        (state.received_lsn, state.flushed_lsn, state.applied_lsn)
+    }
+
+    /// Reports now.
+    fn send(&mut self, reply_requested: bool) {
+        let (received, flushed, applied) = self.positions();
+        let feedback = pb::Feedback {
+            received_lsn: received.0,
+            flushed_lsn: flushed.min(received).0,
+            applied_lsn: applied.min(received).0,
+            reply_requested,
+            hot_standby: None,
+        };
+        // If the channel is full, the one before is on its way still, and the next one follows soon.
+        let sent = self.requests.try_send(pb::StreamWalRequest { kind: Some(RequestKind::Feedback(feedback)) }).is_ok();
+        self.sent = sent.then_some((received, flushed, applied));
+        self.due = Instant::now() + if sent { FEEDBACK_INTERVAL } else { FEEDBACK_DELAY };
+    }
+}
