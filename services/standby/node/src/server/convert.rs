@@ -1,0 +1,79 @@
+//! Domain types to messages of the contract: the only place where the two meet.
+
+use pg_types::{Lsn, Work};
+use standby_core::{ReplayedState, StandbyState, TakenSnapshot};
+use walstorm_proto::standby::v1::{
+    CompressionCount, GetRecoveryStateResponse, RecoveryState, TakeSnapshotRequest, TakeSnapshotResponse,
+};
+use walstorm_proto::wal;
+
+use crate::progress::{Progress, Upstream};
+
+/// Most running xids in one response: below 1 MiB with any xids.
+pub(super) const XIP_MAX: u32 = 100_000;
+
+/// A snapshot. Everything before `min_lsn` is replayed, so where no record lies between, `min_lsn` is the position.
+pub(super) fn snapshot(
+    state: &ReplayedState,
+    taken: &TakenSnapshot,
+    min_lsn: Lsn,
+    request: &TakeSnapshotRequest,
+) -> TakeSnapshotResponse {
+    let snapshot = &taken.snapshot;
+    let wanted = if request.max_xip == 0 { XIP_MAX } else { request.max_xip.min(XIP_MAX) };
+    let wanted = if request.include_xip { wanted as usize } else { 0 };
+    TakeSnapshotResponse {
+        replay_lsn: snapshot.replay_lsn.max(min_lsn).0,
+        xmin: snapshot.xmin.numeric(),
+        xmax: snapshot.xmax.numeric(),
+        xip_count: u32::try_from(snapshot.xip.len()).unwrap_or(u32::MAX),
+        xip: snapshot.xip.iter().take(wanted).map(|xid| xid.numeric()).collect(),
+        suboverflowed: snapshot.suboverflowed,
+        last_overflowed_xid: state.last_overflowed_xid.numeric(),
+        array_head: state.known_assigned.head,
+        array_tail: state.known_assigned.tail,
+        array_live: state.known_assigned.live,
+        slots_visited: taken.slots.visited,
+        slots_skipped: taken.slots.skipped,
+        reused: false,
+    }
+}
+
+/// How far recovery is.
+pub(super) fn recovery_state(progress: &Progress, upstream: &Upstream, work: &Work) -> GetRecoveryStateResponse {
+    let state = match progress.state {
+        None | Some(StandbyState::Initialized) => RecoveryState::Initialized,
+        Some(StandbyState::SnapshotPending) => RecoveryState::Pending,
+        Some(StandbyState::SnapshotReady) => RecoveryState::Ready,
+    };
+    let compression = |&(reason, count): &(&'static str, u64)| CompressionCount { reason: reason.to_owned(), count };
+    GetRecoveryStateResponse {
+        state: state.into(),
+        pending_xmin: progress.pending_xmin.numeric(),
+        last_overflowed_xid: progress.last_overflowed_xid.numeric(),
+        latest_completed_xid: progress.latest_completed_xid.numeric(),
+        replay_lsn: progress.replay_lsn.0,
+        received_lsn: upstream.received_lsn.0,
+        wal_end_lsn: upstream.wal_end_lsn.0,
+        connected: upstream.connected,
+        last_error: progress.halt.as_ref().map_or_else(|| upstream.last_error.clone(), ToString::to_string),
+        records_replayed: progress.records_replayed,
+        transactions_ended: progress.transactions_ended,
+        profile: progress.profile.clone(),
+        array_size: progress.array_size,
+        array_head: progress.array_head,
+        array_tail: progress.array_tail,
+        array_live: progress.array_live,
+        compressions: progress.compressions.iter().map(compression).collect(),
+        work: Some(work_message(work)),
+    }
+}
+
+/// The counters that a standby has.
+fn work_message(work: &Work) -> wal::v1::Work {
+    wal::v1::Work {
+        xid_slots_visited: work.xid_slots_visited,
+        xid_slots_skipped: work.xid_slots_skipped,
+        ..wal::v1::Work::default()
+    }
+}

@@ -1,0 +1,170 @@
+//! `StandbyService`: snapshots for readers, and how far recovery is.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use pg_types::{Lsn, Work};
+use service_kit::Drain;
+use service_kit::status::{Failure, Reason, failure};
+use standby_core::{ReplayedState, TakenSnapshot};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tonic::{Request, Response, Status};
+use walstorm_proto::standby::v1::standby_service_server::StandbyService;
+use walstorm_proto::standby::v1::{
+    GetRecoveryStateRequest, GetRecoveryStateResponse, TakeSnapshotRequest, TakeSnapshotResponse,
+};
+
+use crate::progress::{Progress, Upstream};
+use crate::replay::Readable;
+use crate::spans::Spans;
+
+mod convert;
+mod deadline;
+
+/// What a reader is told to wait before it asks a standby again that is not ready.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// What all snapshots cost together.
+#[derive(Debug, Default)]
+pub struct SnapshotTotals {
+    /// Snapshots taken.
+    taken: AtomicU64,
+    /// Slots looked at.
+    slots_visited: AtomicU64,
+    /// Slots jumped over.
+    slots_skipped: AtomicU64,
+}
+
+impl SnapshotTotals {
+    /// Adds one snapshot.
+    fn add(&self, taken: &TakenSnapshot) {
+        self.taken.fetch_add(1, Ordering::Relaxed);
+        self.slots_visited.fetch_add(taken.slots.visited, Ordering::Relaxed);
+        self.slots_skipped.fetch_add(taken.slots.skipped, Ordering::Relaxed);
+    }
+
+    /// Snapshots taken since the start.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Their cost since the start.
+    #[must_use]
+    pub fn work(&self) -> Work {
+        Work {
+            xid_slots_visited: self.slots_visited.load(Ordering::Relaxed),
+            xid_slots_skipped: self.slots_skipped.load(Ordering::Relaxed),
+            ..Work::default()
+        }
+    }
+}
+
+/// The service. It reads what replay and the stream publish, and changes nothing.
+#[derive(Debug)]
+pub struct StandbyServer {
+    /// How far replay is.
+    pub progress: watch::Receiver<Progress>,
+    /// The recovery state, once there is one.
+    pub readable: watch::Receiver<Option<Readable>>,
+    /// How the stream is.
+    pub upstream: watch::Receiver<Upstream>,
+    /// What snapshots cost.
+    pub totals: Arc<SnapshotTotals>,
+    /// Spans of calls.
+    pub spans: Spans,
+    /// Ends waiting calls.
+    pub drain: Drain,
+    /// Longest wait for a position.
+    pub wait_max: Duration,
+}
+
+#[tonic::async_trait]
+impl StandbyService for StandbyServer {
+    async fn take_snapshot(&self, request: Request<TakeSnapshotRequest>) -> Result<Response<TakeSnapshotResponse>, Status> {
+        let _guard = self.drain.open_stream()?;
+        let started = self.spans.now();
+        let deadline = Instant::now() + deadline::of(request.metadata()).unwrap_or(self.wait_max).min(self.wait_max);
+        let min_lsn = Lsn(request.get_ref().min_lsn);
+        let state = self.state_at(min_lsn, deadline).await?;
+        let readable = self.readable.borrow().clone();
+        let scan = readable.map(|r| r.scan).ok_or_else(|| self.not_ready())?;
+        let taken = state.snapshot(scan).map_err(|_| self.not_ready())?;
+        self.totals.add(&taken);
+        let response = convert::snapshot(&state, &taken, min_lsn, request.get_ref());
+        self.spans.take_snapshot(request.metadata(), started, &response);
+        Ok(Response::new(response))
+    }
+
+    async fn get_recovery_state(
+        &self,
+        _request: Request<GetRecoveryStateRequest>,
+    ) -> Result<Response<GetRecoveryStateResponse>, Status> {
+        let mut work = self.totals.work();
+        let progress = self.progress.borrow();
+        work += progress.work;
+        Ok(Response::new(convert::recovery_state(&progress, &self.upstream.borrow(), &work)))
+    }
+}
+
+impl StandbyServer {
+    /// The state once everything before `min_lsn` is replayed.
+    async fn state_at(&self, min_lsn: Lsn, deadline: Instant) -> Result<Arc<ReplayedState>, Failure> {
+        let mut progress = self.progress.clone();
+        loop {
+            let (halted, replayed) = {
+                let progress = progress.borrow_and_update();
+                (progress.halt.is_some(), progress.replay_lsn)
+            };
+            if halted {
+                return Err(self.halted());
+            }
+            let state = self.readable.borrow().as_ref().map(|r| r.reader.state());
+            let reached = state.as_ref().map_or(Lsn::INVALID, |s| s.replay_lsn).max(replayed);
+            if let Some(state) = state.filter(|_| reached >= min_lsn) {
+                return Ok(state);
+            }
+            if !min_lsn.is_valid() {
+                return Err(self.not_ready());
+            }
+            tokio::select! {
+                changed = progress.changed() => if changed.is_err() && progress.borrow().halt.is_none() {
+                    return Err(failure(Reason::Draining, "replay has ended: the standby stops").retry_after(RETRY_AFTER));
+                },
+                () = self.drain.draining() => {
+                    return Err(failure(Reason::Draining, "the standby stops: ask again elsewhere or later").retry_after(RETRY_AFTER));
+                }
+                () = tokio::time::sleep_until(deadline) => return Err(replay_timeout(min_lsn, reached)),
+            }
+        }
+    }
+
+    /// There can be no snapshot yet.
+    fn not_ready(&self) -> Failure {
+        let progress = self.progress.borrow();
+        let state = progress.state.map_or_else(|| "waiting to begin".to_owned(), |s| s.to_string());
+        let mut refusal = failure(Reason::NotReady, format!("no snapshot yet ({state}): {}", progress.waits_for()))
+            .metadata("state", state)
+            .metadata("replayLsn", progress.replay_lsn)
+            .retry_after(RETRY_AFTER);
+        if progress.pending_xmin.is_valid() {
+            refusal = refusal.metadata("pendingXmin", progress.pending_xmin);
+        }
+        refusal
+    }
+
+    /// Replay has stopped for good.
+    fn halted(&self) -> Failure {
+        let progress = self.progress.borrow();
+        failure(Reason::ReplayHalted, progress.waits_for()).metadata("replayLsn", progress.replay_lsn)
+    }
+}
+
+/// The position did not come in time.
+fn replay_timeout(min_lsn: Lsn, reached: Lsn) -> Failure {
+    failure(Reason::ReplayTimeout, format!("{min_lsn} was not replayed in time: replay is at {reached}"))
+        .metadata("requestedLsn", min_lsn)
+        .metadata("replayLsn", reached)
+}
