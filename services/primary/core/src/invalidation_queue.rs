@@ -14,26 +14,83 @@
 //! **Invariants**
 //! - I1: within one command group a relation has at most one relcache message, a catalog at most one snapshot message.
 //! - I2: catcache messages are never deduplicated.
-//! - I3: the order of a commit record is prior catcache, current catcache, prior relcache, current relcache.
+//! - I3: the order of a commit record is prior catcache, current catcache, prior relcache, current relcache (15 and later; for
+//!   the order before see [`MessageOrder`]).
 //!
 //! Cost: registering is O(1) for catcache and O(messages of that kind in the current command) for the others, as in the server.
 
 use pg_types::{InvalidationMessage, Oid};
 
+/// In which order a version reads its lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageOrder {
+    /// Arrays (15 and later): as they were registered.
+    OldestFirst,
+    /// Chains of chunks with the newest in front (14 and before): every command's messages, and within a command every chunk,
+    /// come before the older ones; and the current command comes before the prior ones.
+    NewestChunkFirst,
+}
+
+/// Messages of a chunk (`InvalidationChunk` up to 14); only [`MessageOrder::NewestChunkFirst`] can tell.
+#[derive(Clone, Debug, PartialEq)]
+struct Chunk {
+    /// In the order of registering.
+    messages: Vec<InvalidationMessage>,
+    /// `maxitems`: when it is full a chunk of twice the size follows.
+    max: usize,
+}
+
+/// `FIRSTCHUNKSIZE`.
+const FIRST_CHUNK: usize = 32;
+
+/// A list of messages, oldest chunk first.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct MessageList(Vec<Chunk>);
+
+impl MessageList {
+    /// `AddInvalidationMessage`.
+    fn push(&mut self, message: InvalidationMessage) {
+        let max = match self.0.last() {
+            Some(chunk) if chunk.messages.len() < chunk.max => None,
+            Some(chunk) => Some(chunk.max * 2),
+            None => Some(FIRST_CHUNK),
+        };
+        if let Some(max) = max {
+            self.0.push(Chunk { messages: Vec::new(), max });
+        }
+        if let Some(chunk) = self.0.last_mut() {
+            chunk.messages.push(message);
+        }
+    }
+
+    /// All messages in the order of registering.
+    fn iter(&self) -> impl Iterator<Item = &InvalidationMessage> {
+        self.0.iter().flat_map(|chunk| &chunk.messages)
+    }
+
+    /// Copies all messages in a version's order.
+    fn read(&self, order: MessageOrder, into: &mut Vec<InvalidationMessage>) {
+        match order {
+            MessageOrder::OldestFirst => into.extend(self.iter()),
+            MessageOrder::NewestChunkFirst => into.extend(self.0.iter().rev().flat_map(|chunk| &chunk.messages)),
+        }
+    }
+}
+
 /// Messages of one stage (`InvalidationMsgsGroup`).
 #[derive(Clone, Debug, Default, PartialEq)]
 struct MessageGroup {
     /// Catcache and catalog messages.
-    catcache: Vec<InvalidationMessage>,
+    catcache: MessageList,
     /// Relcache, relsync and snapshot messages.
-    relcache: Vec<InvalidationMessage>,
+    relcache: MessageList,
 }
 
 impl MessageGroup {
     /// `AppendInvalidationMessages`.
     fn append(&mut self, later: &mut MessageGroup) {
-        self.catcache.append(&mut later.catcache);
-        self.relcache.append(&mut later.relcache);
+        self.catcache.0.append(&mut later.catcache.0);
+        self.relcache.0.append(&mut later.relcache.0);
     }
 }
 
@@ -67,29 +124,37 @@ impl InvalidationQueue {
     /// `RegisterSnapshotInvalidation`.
     pub fn register_snapshot(&mut self, db: Oid, catalog: Oid) {
         let message = InvalidationMessage::Snapshot { db, rel: catalog };
-        if !self.current.relcache.contains(&message) {
+        if !self.current.relcache.iter().any(|known| *known == message) {
             self.current.relcache.push(message);
         }
     }
 
     /// `CommandEndInvalidationMessages`: gives the command's messages in the order of their WAL record and makes them prior.
-    pub fn command_end(&mut self) -> Vec<InvalidationMessage> {
-        let messages = self.current.catcache.iter().chain(&self.current.relcache).copied().collect();
+    pub fn command_end(&mut self, order: MessageOrder) -> Vec<InvalidationMessage> {
+        let mut messages = Vec::new();
+        self.current.catcache.read(order, &mut messages);
+        self.current.relcache.read(order, &mut messages);
         self.prior.append(&mut self.current);
         messages
     }
 
     /// `AtEOSubXact_Inval` of a committed subtransaction: its messages become its parent's.
     pub fn merge_committed(&mut self, mut child: InvalidationQueue) {
-        child.command_end();
+        child.prior.append(&mut child.current);
         self.prior.append(&mut child.prior);
     }
 
     /// `xactGetCommittedInvalidationMessages`: all, in the order of the commit record (I3).
     #[must_use]
-    pub fn committed(&self) -> Vec<InvalidationMessage> {
-        let groups = [&self.prior.catcache, &self.current.catcache, &self.prior.relcache, &self.current.relcache];
-        groups.into_iter().flatten().copied().collect()
+    pub fn committed(&self, order: MessageOrder) -> Vec<InvalidationMessage> {
+        let (prior, current) = (&self.prior, &self.current);
+        let lists = match order {
+            MessageOrder::OldestFirst => [&prior.catcache, &current.catcache, &prior.relcache, &current.relcache],
+            MessageOrder::NewestChunkFirst => [&current.catcache, &current.relcache, &prior.catcache, &prior.relcache],
+        };
+        let mut messages = Vec::new();
+        lists.into_iter().for_each(|list| list.read(order, &mut messages));
+        messages
     }
 }
 
@@ -114,9 +179,12 @@ mod tests {
             queue.register_relcache(DB, Oid(1));
             queue.register_snapshot(DB, Oid(2608));
         }
-        assert_eq!(queue.command_end(), [relcache(1), InvalidationMessage::Snapshot { db: DB, rel: Oid(2608) }]);
+        assert_eq!(
+            queue.command_end(MessageOrder::OldestFirst),
+            [relcache(1), InvalidationMessage::Snapshot { db: DB, rel: Oid(2608) }]
+        );
         queue.register_relcache(DB, Oid(1));
-        assert_eq!(queue.command_end(), [relcache(1)], "the next command says it again");
+        assert_eq!(queue.command_end(MessageOrder::OldestFirst), [relcache(1)], "the next command says it again");
     }
 
     #[test]
@@ -124,7 +192,7 @@ mod tests {
         let mut queue = InvalidationQueue::default();
         queue.register_relcache(DB, Oid::INVALID);
         queue.register_relcache(DB, Oid(1));
-        assert_eq!(queue.command_end(), [relcache(0)]);
+        assert_eq!(queue.command_end(MessageOrder::OldestFirst), [relcache(0)]);
     }
 
     #[test]
@@ -132,7 +200,7 @@ mod tests {
         let mut queue = InvalidationQueue::default();
         queue.register_catcache(57, DB, 1);
         queue.register_catcache(57, DB, 1);
-        assert_eq!(queue.command_end(), [catcache(1), catcache(1)]);
+        assert_eq!(queue.command_end(MessageOrder::OldestFirst), [catcache(1), catcache(1)]);
     }
 
     #[test]
@@ -140,21 +208,35 @@ mod tests {
         let mut queue = InvalidationQueue::default();
         queue.register_relcache(DB, Oid(1));
         queue.register_catcache(57, DB, 1);
-        assert_eq!(queue.command_end(), [catcache(1), relcache(1)]);
+        assert_eq!(queue.command_end(MessageOrder::OldestFirst), [catcache(1), relcache(1)]);
         queue.register_relcache(DB, Oid(2));
         queue.register_catcache(57, DB, 2);
-        assert_eq!(queue.committed(), [catcache(1), catcache(2), relcache(1), relcache(2)]);
+        assert_eq!(queue.committed(MessageOrder::OldestFirst), [catcache(1), catcache(2), relcache(1), relcache(2)]);
     }
 
     #[test]
     fn a_committed_child_comes_before_what_the_parent_does_next() {
         let mut parent = InvalidationQueue::default();
         parent.register_catcache(57, DB, 1);
-        parent.command_end();
+        parent.command_end(MessageOrder::OldestFirst);
         let mut child = InvalidationQueue::default();
         child.register_catcache(57, DB, 2);
         parent.merge_committed(child);
         parent.register_catcache(57, DB, 3);
-        assert_eq!(parent.committed(), [catcache(1), catcache(2), catcache(3)]);
+        assert_eq!(parent.committed(MessageOrder::OldestFirst), [catcache(1), catcache(2), catcache(3)]);
+    }
+
+    #[test]
+    fn i3_chained_chunks_come_newest_first() {
+        let order = MessageOrder::NewestChunkFirst;
+        let mut queue = InvalidationQueue::default();
+        // Chunks of 32, 64 and what is left.
+        (0..100).for_each(|hash| queue.register_catcache(57, DB, hash));
+        let expected: Vec<_> = (96..100).chain(32..96).chain(0..32).map(catcache).collect();
+        assert_eq!(queue.command_end(order), expected);
+        queue.register_catcache(57, DB, 100);
+        queue.command_end(order);
+        queue.register_catcache(57, DB, 101);
+        assert_eq!(queue.committed(order)[..3], [catcache(101), catcache(100), catcache(96)]);
     }
 }

@@ -1,8 +1,10 @@
-//! The records of a statement are those that PostgreSQL 18 wrote for it: `tests/golden/README.md`.
+//! The records of a statement are those that PostgreSQL wrote for it: 18 by the files of `tests/golden`, 13 to 18 by recorded logs.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use pg_types::{CommandId, InvalidationMessage, Oid, PgVersion, RecordBody, WalRecord, Xid};
+use pg_wal::{WalDir, WalReader};
 use primary_core::rng::seeded;
 use primary_core::{MemorySink, Overrides, Scenario, VirtualClock};
 
@@ -73,9 +75,14 @@ fn line(record: &WalRecord, oids: &mut Names, xids: &mut Names) -> Option<String
     Some(format!("{} {}", xids.xid(record.xid), text.trim_end()))
 }
 
-/// Runs a scenario.
+/// Runs a scenario on 18.
 fn run(scenario: &str) -> Vec<WalRecord> {
-    let mut sink = MemorySink::new(PgVersion::V18);
+    run_as(PgVersion::V18, scenario)
+}
+
+/// Runs a scenario.
+fn run_as(version: PgVersion, scenario: &str) -> Vec<WalRecord> {
+    let mut sink = MemorySink::new(version);
     let scenario = Scenario::parse("test", scenario).expect("a scenario");
     scenario.run(&Overrides::new(), &mut VirtualClock::default(), &mut seeded(1), &mut sink, |_, _| ()).expect("a run");
     sink.records
@@ -116,11 +123,21 @@ const PARTITIONED: &str = "[[tables]]\nname = 'pt'\npartitions = 1\ncolumns = ['
                            'c3 text', 'c4 int', 'c5 int', 'c6 int', 'c7 int', 'c8 text', 'c9 text', 'c10 text', 'c11 int']\n";
 
 #[test]
-fn create_table_with_sequence_key_and_two_indexes() {
+fn create_table_with_sequence_key_and_two_indexes_in_every_version() {
     let steps = "{ create_table = { table = 'w9', columns = ['id serial primary key', 'a int', 'b text', \
                  'c timestamptz default now()'] } }, { create_index = { table = 'w9', column = 'a' } }, \
                  { create_index = { table = 'w9', column = 'c' } }";
-    check(include_str!("golden/create.txt"), &transaction("", steps));
+    let golden = [
+        (PgVersion::V13, include_str!("golden/create_13.txt")),
+        (PgVersion::V14, include_str!("golden/create_14.txt")),
+        (PgVersion::V15, include_str!("golden/create_15.txt")),
+        (PgVersion::V16, include_str!("golden/create_16.txt")),
+        (PgVersion::V17, include_str!("golden/create_17.txt")),
+        (PgVersion::V18, include_str!("golden/create_18.txt")),
+    ];
+    for (version, golden) in golden {
+        check_lines(golden, &lines_of(run_as(version, &transaction("", steps)).iter()));
+    }
 }
 
 #[test]
@@ -171,4 +188,79 @@ fn savepoints_released_and_rolled_back() {
 fn lines_after_first_commit(scenario: &str) -> String {
     let records = run(scenario);
     lines_of(records.iter().skip_while(|record| !matches!(record.body, RecordBody::Commit(_))).skip(1))
+}
+
+#[test]
+fn a_first_xid_inside_a_savepoint_is_assigned_at_once() {
+    let steps = "{ savepoint = 'a' }, { insert = { table = 'warm' } }, { savepoint = 'b' }, { insert = { table = 'warm' } }";
+    let tables = "[[tables]]\nname = 'warm'\ncolumns = ['a int']\n";
+    check(include_str!("golden/first_xid_in_savepoint.txt"), &transaction(tables, steps));
+}
+
+#[test]
+fn every_64_subtransactions_are_assigned() {
+    let insert = "{ insert = { table = 'warm' } }";
+    let nested: String = (0..130).map(|n| format!(", {{ savepoint = 's{n}' }}, {insert}")).collect();
+    let tables = "[[tables]]\nname = 'warm'\ncolumns = ['a int']\n";
+    check(include_str!("golden/many_savepoints.txt"), &transaction(tables, &format!("{insert}{nested}")));
+}
+
+/// The recorded logs of 13, 15, 16 and 18 have a TRUNCATE of a parent of 20 partitions with TOAST tables and keys.
+#[test]
+fn truncate_of_twenty_partitions_in_every_recorded_version() {
+    for version in [PgVersion::V13, PgVersion::V15, PgVersion::V16, PgVersion::V18] {
+        let mut recorded = recorded_log(version);
+        let is_it = |record: &&WalRecord| matches!(&record.body, RecordBody::Truncate(r) if r.relids.len() == 21);
+        let xid = recorded.iter().find(is_it).expect("the TRUNCATE").xid;
+        let ours = run_as(version, &truncate_of_twenty());
+        let ours_xid = ours.iter().find(is_it).expect("our TRUNCATE").xid;
+        let of = |records: &[WalRecord], xid| lines_of(records.iter().filter(|record| record.xid == xid));
+        // VACUUM FULL had given pg_class a new file there, and all catalog rows that TRUNCATE changes are pg_class's.
+        let first = recorded.iter().find(|record| record.xid == xid && matches!(record.body, RecordBody::NewCid(_)));
+        let Some(RecordBody::NewCid(first)) = first.map(|record| &record.body) else { panic!("no NEW_CID") };
+        let file = first.target.rel;
+        for record in &mut recorded {
+            match &mut record.body {
+                RecordBody::NewCid(r) if r.target.rel == file => r.target.rel = 1259,
+                RecordBody::Update(r) if r.target.rel == file => r.target.rel = 1259,
+                RecordBody::Inplace(r) if r.target.rel == file => r.target.rel = 1259,
+                _ => {}
+            }
+        }
+        check_lines(&of(&recorded, xid), &of(&ours, ours_xid));
+    }
+}
+
+/// The same where there is no recorded log.
+#[test]
+fn truncate_of_twenty_partitions_in_the_other_versions() {
+    let golden = [
+        (PgVersion::V14, include_str!("golden/truncate_20_14.txt")),
+        (PgVersion::V17, include_str!("golden/truncate_20_17.txt")),
+    ];
+    for (version, golden) in golden {
+        check_lines(golden, &lines_of(run_as(version, &truncate_of_twenty()).iter()));
+    }
+}
+
+/// TRUNCATE of a parent of 20 partitions with TOAST tables and keys.
+fn truncate_of_twenty() -> String {
+    let tables = "[[tables]]\nname = 'part'\npartitions = 20\ncolumns = ['id int primary key', 'note text']\n";
+    transaction(tables, "{ truncate = { table = 'part' } }")
+}
+
+/// All records of a recorded log.
+fn recorded_log(version: PgVersion) -> Vec<WalRecord> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../shared/pg-wal/tests/fixtures/pg{version}"));
+    let dir = tempfile::tempdir().expect("make a folder");
+    let file = std::fs::File::open(folder.join("wal.tar.zst")).expect("open the archive");
+    let unpacked = zstd::Decoder::new(file).and_then(|tar| tar::Archive::new(tar).unpack(dir.path()));
+    unpacked.expect("unpack the archive");
+    let wal = WalDir::open(dir.path(), None).expect("open the log");
+    let mut reader = WalReader::open(&wal, None).expect("open the reader");
+    let mut records = Vec::new();
+    while let Some(record) = reader.next().expect("read a record") {
+        records.push(record.decode(wal.profile()).expect("decode a record"));
+    }
+    records
 }

@@ -21,7 +21,8 @@ impl Backend<'_> {
         }
         self.xact.command_id.0 += 1;
         self.xact.command_id_used = false;
-        let messages = self.xact.level().queue.command_end();
+        let order = self.cluster.catalog.traits.message_order;
+        let messages = self.xact.level().queue.command_end(order);
         if !messages.is_empty() && self.cluster.catalog.traits.logs_command_messages {
             self.log(&RecordBody::XactInvalidations(messages))?;
         }
@@ -122,8 +123,10 @@ impl Backend<'_> {
         let mut at_once = InvalidationQueue::default();
         self.register(&mut at_once, &old.tuple, None);
         let record = InplaceRecord { target: catalog_locator(old.tuple.catalog), tid: old.tid, ..InplaceRecord::default() };
-        let record = if self.cluster.catalog.traits.inplace_messages {
-            InplaceRecord { db: DATABASE, spc: Oid::DEFAULT_TABLESPACE, messages: at_once.command_end(), ..record }
+        let traits = self.cluster.catalog.traits;
+        let record = if traits.inplace_messages {
+            let messages = at_once.command_end(traits.message_order);
+            InplaceRecord { db: DATABASE, spc: Oid::DEFAULT_TABLESPACE, messages, ..record }
         } else {
             record
         };

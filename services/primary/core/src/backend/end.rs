@@ -39,7 +39,7 @@ impl Backend<'_> {
             self.release_top();
         }
         let top = std::mem::take(self.xact.level());
-        let messages = top.queue.committed();
+        let messages = top.queue.committed(self.cluster.catalog.traits.message_order);
         let count = messages.len();
         if !top.xid.is_valid() {
             let placed = if messages.is_empty() { None } else { Some(self.standby_invalidations(messages)?) };

@@ -2,6 +2,8 @@
 
 use pg_types::PgVersion;
 
+use crate::invalidation_queue::MessageOrder;
+
 /// Habits of one version.
 #[derive(Clone, Copy, Debug)]
 pub struct CatalogTraits {
@@ -12,6 +14,10 @@ pub struct CatalogTraits {
     /// A table that was never counted has −1 tuples instead of 0, and building an index over it leaves that alone (14 and
     /// later). Before, the build of a truncated index updates its pg_class tuple in place.
     pub unknown_tuple_count: bool,
+    /// TRUNCATE builds the index of a TOAST table before the table's own indexes (17 and later), not after them.
+    pub toast_index_first: bool,
+    /// How lists of messages are read.
+    pub message_order: MessageOrder,
     /// Several rows of a catalog go into one record (14 and later).
     pub catalog_multi_insert: bool,
     /// TOAST tables and sequences have a row type in pg_type (13 and before).
@@ -31,6 +37,8 @@ const V13: CatalogTraits = CatalogTraits {
     version: PgVersion::V13,
     logs_command_messages: false,
     unknown_tuple_count: false,
+    toast_index_first: false,
+    message_order: MessageOrder::NewestChunkFirst,
     catalog_multi_insert: false,
     rowtype_for_toast_and_sequence: true,
     not_null_constraints: false,
@@ -50,13 +58,14 @@ const V14: CatalogTraits = CatalogTraits {
 };
 
 /// PostgreSQL 15.
-const V15: CatalogTraits = CatalogTraits { version: PgVersion::V15, dropped_stats: true, ..V14 };
+const V15: CatalogTraits =
+    CatalogTraits { version: PgVersion::V15, message_order: MessageOrder::OldestFirst, dropped_stats: true, ..V14 };
 
 /// PostgreSQL 16.
 const V16: CatalogTraits = CatalogTraits { version: PgVersion::V16, ..V15 };
 
 /// PostgreSQL 17.
-const V17: CatalogTraits = CatalogTraits { version: PgVersion::V17, checkpoint_redo: true, ..V16 };
+const V17: CatalogTraits = CatalogTraits { version: PgVersion::V17, toast_index_first: true, checkpoint_redo: true, ..V16 };
 
 /// PostgreSQL 18.
 const V18: CatalogTraits = CatalogTraits { version: PgVersion::V18, not_null_constraints: true, inplace_messages: true, ..V17 };

@@ -34,12 +34,13 @@ impl Backend<'_> {
     /// One table with everything that belongs to it.
     fn truncate_one(&mut self, table: Oid) -> Result<()> {
         self.set_new_relfilenumber(table)?;
-        if let Some(toast) = self.relation(table)?.toast {
-            self.log_access_exclusive_lock(toast)?;
-            self.set_new_relfilenumber(toast)?;
-            self.reindex_relation(toast)?;
-        }
-        self.reindex_relation(table)
+        let Some(toast) = self.relation(table)?.toast else { return self.reindex_relation(table) };
+        self.log_access_exclusive_lock(toast)?;
+        self.set_new_relfilenumber(toast)?;
+        let toast_first = self.cluster.catalog.traits.toast_index_first;
+        let (first, second) = if toast_first { (toast, table) } else { (table, toast) };
+        self.reindex_relation(first)?;
+        self.reindex_relation(second)
     }
 
     /// `reindex_relation`: every index gets a new file and is built anew.

@@ -1,0 +1,184 @@
+//! Scenario files: what is wrong is said with its place, sizes can be overridden, nothing is too large.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+use pg_types::{FullXid, Oid, PgVersion};
+use primary_core::rng::seeded;
+use primary_core::{
+    Clock, Continuation, Engine, MemorySink, Overrides, ParameterValue, PrimaryError, Scenario, ScenarioError, Step,
+    VirtualClock,
+};
+
+const GOOD: &str = r#"name = "good"
+story = "A test."
+seed = 1
+duration = "1s"
+[parameters]
+rows = 3
+[[tables]]
+name = "t_{i}"
+count = 2
+columns = ["id int"]
+[[actors]]
+name = "a"
+transactions = 2
+every = "10ms"
+steps = [{ insert = { table = "t_1", rows = "$rows" } }]
+"#;
+
+/// The error of the good text with one piece replaced.
+fn error(piece: &str, replacement: &str) -> ScenarioError {
+    assert!(GOOD.contains(piece), "{piece}");
+    Scenario::load(&GOOD.replacen(piece, replacement, 1)).unwrap_err()
+}
+
+#[test]
+fn errors_say_where_and_what_would_be_right() {
+    let cases = [
+        ("seed = 1", "sed = 1", 3, 1, "sed"),
+        ("seed = 1", "seed = \"x\"", 3, 8, "invalid type"),
+        ("name = \"good\"", "name = \"Good One\"", 1, 8, "lower-case"),
+        ("count = 2", "count = 0", 9, 9, "1 to 200000"),
+        ("count = 2", "count = 500000", 9, 9, "1 to 200000"),
+        ("count = 2", "count = -1", 9, 9, "negative"),
+        ("t_{i}", "t", 8, 8, "put '{i}' into it"),
+        ("id int", "id money", 10, 12, "use one of smallint"),
+        ("\"10ms\"", "\"10\"", 14, 9, "no length of time"),
+        ("\"10ms\"", "{ from = \"2s\", to = \"1s\" }", 14, 9, "longer than"),
+        ("\"10ms\"", "{ from = \"2s\", up = \"1s\" }", 14, 9, "up"),
+        ("transactions = 2\nevery = \"10ms\"", "", 12, 8, "needs 'every'"),
+        ("\"$rows\"", "\"$row\"", 15, 10, "no parameter 'row'"),
+        ("\"$rows\"", "\"many\"", 15, 10, "no number"),
+        ("table = \"t_1\", ", "", 15, 10, "either 'table' or 'partitions_of'"),
+        ("insert =", "upsert =", 15, 12, "upsert"),
+        ("\"1s\"", "\"9999h\"", 4, 12, "longer than a year"),
+        ("every =", "after = [\"b\"]\nevery =", 14, 10, "no actor above is named 'b'"),
+        ("name = \"a\"", "name = \"a\u{1b}[31m\"", 12, 0, ""),
+    ];
+    for (piece, replacement, line, column, expected) in cases {
+        let error = error(piece, replacement);
+        assert!(error.message.contains(expected), "{replacement}: {error}");
+        assert_eq!(error.line, line, "{replacement}: {error}");
+        if column > 0 {
+            assert_eq!(error.column, column, "{replacement}: {error}");
+        }
+        assert!(!error.to_string().contains('\u{1b}'), "{error:?}");
+    }
+}
+
+#[test]
+fn more_sessions_than_connections_are_refused() {
+    let error = error("transactions = 2", "sessions = 101\ntransactions = 2");
+    assert!(error.message.contains("max_connections = 100"), "{error}");
+}
+
+#[test]
+fn unknown_names_list_the_known_ones() {
+    let error = Scenario::load("no-such").unwrap_err();
+    assert!(error.message.contains("truncate-partitions"), "{error}");
+    let overrides = Overrides::from([("row".to_owned(), ParameterValue::Number(1))]);
+    let error = Scenario::load(GOOD).unwrap().plan(&overrides).unwrap_err();
+    assert!(error.message.contains("there are: rows"), "{error}");
+}
+
+#[test]
+fn overrides_are_checked_where_they_are_used() {
+    let scenario = Scenario::load(GOOD).unwrap();
+    assert!(scenario.plan(&Overrides::from([("rows".to_owned(), "5".into())])).is_ok());
+    let error = scenario.plan(&Overrides::from([("rows".to_owned(), "5s".into())])).unwrap_err();
+    assert!(error.message.contains("'5s' is no number") && error.line == 15, "{error}");
+}
+
+#[test]
+fn shipped_scenarios_tell_their_story() {
+    for name in Scenario::names() {
+        let scenario = Scenario::load(name).unwrap();
+        assert_eq!(scenario.name(), name);
+        assert!(scenario.story().lines().count() >= 3 && !scenario.published().is_empty() && !scenario.parameters().is_empty());
+    }
+}
+
+/// Runs a text to its end.
+fn run(text: &str) -> Result<(MemorySink, Engine), PrimaryError> {
+    let mut sink = MemorySink::new(PgVersion::V18);
+    let mut engine = Engine::new(Scenario::load(text)?.plan(&Overrides::new())?, PgVersion::V18)?;
+    let (mut clock, mut rng) = (VirtualClock::default(), seeded(1));
+    while engine.step(&mut clock, &mut rng, &mut sink)? != Step::Done {}
+    Ok((sink, engine))
+}
+
+#[test]
+fn a_statement_on_nothing_says_who_and_what() {
+    let error = run(&GOOD.replace("\"t_1\"", "\"gone\"")).unwrap_err().to_string();
+    assert_eq!(error, "actor 'a' cannot run INSERT: there is no relation named 'gone'");
+}
+
+#[test]
+fn sessions_that_wait_for_each_other_for_ever_are_found() {
+    let actor = |name: &str, first: &str, second: &str| {
+        format!(
+            "[[actors]]\nname = '{name}'\ntransactions = 1\nsteps = [{{ truncate = {{ table = '{first}' }} }}, {{ wait = '1s' }}, \
+             {{ truncate = {{ table = '{second}' }} }}]\n"
+        )
+    };
+    let head = GOOD.split("[[actors]]").next().unwrap();
+    let error = run(&format!("{head}{}{}", actor("x", "t_1", "t_2"), actor("y", "t_2", "t_1"))).unwrap_err();
+    assert!(matches!(&error, PrimaryError::Deadlock { actors } if actors == "x, y"), "{error}");
+    // In one order they take turns, and the second waits for the first to commit.
+    let (sink, _) = run(&format!("{head}{}{}", actor("x", "t_1", "t_2"), actor("y", "t_1", "t_2"))).unwrap();
+    let xids: Vec<u32> = sink.records.iter().map(|record| record.xid.0).filter(|xid| *xid != 0).collect();
+    assert!(xids.is_sorted(), "{xids:?}");
+}
+
+#[test]
+fn what_is_rolled_back_leaves_no_trace_in_the_catalog() {
+    let text = GOOD.replace("steps = [", "rollback_percent = 100\nsteps = [{ truncate = { table = 't_2' } }, ").replace(
+        "{ insert = {",
+        "{ create_table = { table = 'new', columns = ['a int', 'b text'] } }, { add_column = { table = 't_1', column = 'b int' } }, \
+         { insert = {",
+    );
+    let before = Engine::new(Scenario::load(&text).unwrap().plan(&Overrides::new()).unwrap(), PgVersion::V18).unwrap();
+    let (_, after) = run(&text).unwrap();
+    assert_eq!(before.catalog().pg_class_csv(), after.catalog().pg_class_csv());
+    assert_eq!(after.summary().rolled_back, 2);
+}
+
+#[test]
+fn names_oids_and_files_are_exported_as_csv() {
+    let (_, engine) = run(&GOOD.replace("steps = [", "steps = [{ truncate = { table = 't_2' } }, ")).unwrap();
+    let csv = engine.catalog().pg_class_csv();
+    let line = |name: &str| csv.lines().find(|line| line.starts_with(&format!("{name},"))).unwrap().to_owned();
+    assert!(csv.starts_with("relname,oid,relfilenode,reltablespace,nsp,relkind,relpersistence,relisshared,relreplident,"));
+    assert_eq!(line("pg_class"), "pg_class,1259,1259,0,pg_catalog,r,p,f,n,0,1259");
+    assert_eq!(line("pg_database"), "pg_database,1262,1262,1664,pg_catalog,r,p,t,n,0,1262");
+    assert_eq!(line("t_1"), "t_1,16384,16384,0,public,r,p,f,d,0,16384");
+    let t2: Vec<String> = line("t_2").split(',').map(str::to_owned).collect();
+    assert!(t2[1] != t2[2] && t2[2] == t2[10], "a new file after TRUNCATE: {t2:?}");
+}
+
+#[test]
+fn the_engine_says_what_is_due_and_can_be_paced() {
+    let mut engine = Engine::new(Scenario::load(GOOD).unwrap().plan(&Overrides::new()).unwrap(), PgVersion::V18).unwrap();
+    let (mut clock, mut rng, mut sink) = (VirtualClock::default(), seeded(1), MemorySink::new(PgVersion::V18));
+    assert_eq!(engine.next_due(), None);
+    let start = clock.now();
+    let mut dues = Vec::new();
+    while engine.step(&mut clock, &mut rng, &mut sink).unwrap() != Step::Done {
+        dues.extend(engine.next_due().map(|due| due.0 - start.0));
+    }
+    assert!(dues.is_sorted() && dues.contains(&0) && dues.contains(&10_000), "{dues:?}");
+    assert_eq!(engine.step(&mut clock, &mut rng, &mut sink).unwrap(), Step::Done, "for ever");
+    assert_eq!(engine.next_due(), None);
+}
+
+#[test]
+fn a_second_scenario_goes_on_where_the_first_stopped() {
+    let (_, first) = run(GOOD).unwrap();
+    let from = first.continuation();
+    assert!(from.next_xid > FullXid(731) && from.next_oid > Oid(16_384));
+    let plan = Scenario::load(GOOD).unwrap().plan(&Overrides::new()).unwrap();
+    let second = Engine::continuing(plan, PgVersion::V18, from).unwrap();
+    assert!(second.catalog().relations().all(|relation| relation.oid >= from.next_oid));
+    let Continuation { next_xid, .. } = second.continuation();
+    assert_eq!(next_xid, from.next_xid);
+}
