@@ -82,38 +82,10 @@ impl Backend<'_> {
     pub(super) fn run(&mut self, plan: &StatementPlan, at: &Resolved, rng: &mut dyn Rng) -> Result<Option<Oid>> {
         let mut made = None;
         let did = match plan {
-            StatementPlan::Insert(_, rows) => {
-                at.tables.iter().try_for_each(|table| self.insert_rows(*table, *rows))?;
-                format!("INSERT of {} into {}", counted(*rows, "row"), at.name)
+            StatementPlan::Insert(..) | StatementPlan::Copy(..) | StatementPlan::Update(..) | StatementPlan::Delete(..) => {
+                self.change_rows(plan, at, rng)?
             }
-            StatementPlan::Copy(_, rows) => {
-                at.tables.iter().try_for_each(|table| self.copy_rows(*table, *rows))?;
-                format!("COPY of {} into {}", counted(*rows, "row"), at.name)
-            }
-            StatementPlan::Update(_, rows) => {
-                let mut done = 0;
-                for table in &at.tables {
-                    done += self.update_rows(*table, *rows, rng)?;
-                }
-                format!("UPDATE of {} in {}", counted(done, "row"), at.name)
-            }
-            StatementPlan::Delete(_, rows) => {
-                let mut done = 0;
-                for table in &at.tables {
-                    done += self.delete_rows(*table, *rows, rng)?;
-                }
-                format!("DELETE of {} from {}", counted(done, "row"), at.name)
-            }
-            StatementPlan::Truncate(_) => {
-                let table = only(at)?;
-                let partitioned = self.relation(table)?.kind == RelKind::Partitioned;
-                let emptied = self.truncate(table)?;
-                if partitioned {
-                    format!("TRUNCATE of {} of {}", counted(emptied as u64, "partition"), at.name)
-                } else {
-                    format!("TRUNCATE of {}", at.name)
-                }
-            }
+            StatementPlan::Truncate(_) => self.run_truncate(at)?,
             StatementPlan::CreateTable(_, columns, _) => {
                 let spec = TableSpec {
                     name: at.name.as_str().into(),
@@ -159,6 +131,34 @@ impl Backend<'_> {
         self.command_counter_increment()?;
         self.xact.did.push(did);
         Ok(made)
+    }
+
+    /// INSERT, COPY, UPDATE, DELETE in one table or in all partitions of one.
+    fn change_rows(&mut self, plan: &StatementPlan, at: &Resolved, rng: &mut dyn Rng) -> Result<String> {
+        let mut done = 0;
+        for table in &at.tables {
+            match plan {
+                StatementPlan::Insert(_, rows) => self.insert_rows(*table, *rows)?,
+                StatementPlan::Copy(_, rows) => self.copy_rows(*table, *rows)?,
+                StatementPlan::Update(_, rows) => done += self.update_rows(*table, *rows, rng)?,
+                StatementPlan::Delete(_, rows) => done += self.delete_rows(*table, *rows, rng)?,
+                _ => {}
+            }
+        }
+        let (rows, preposition) = match plan {
+            StatementPlan::Insert(_, rows) | StatementPlan::Copy(_, rows) => (*rows, "into"),
+            StatementPlan::Delete(..) => (done, "from"),
+            _ => (done, "in"),
+        };
+        Ok(format!("{} of {} {preposition} {}", plan.name(), counted(rows, "row"), at.name))
+    }
+
+    /// TRUNCATE of a plain table or of a parent with its partitions.
+    fn run_truncate(&mut self, at: &Resolved) -> Result<String> {
+        let table = only(at)?;
+        let partitioned = self.relation(table)?.kind == RelKind::Partitioned;
+        let emptied = counted(self.truncate(table)? as u64, "partition");
+        Ok(if partitioned { format!("TRUNCATE of {emptied} of {}", at.name) } else { format!("TRUNCATE of {}", at.name) })
     }
 }
 
