@@ -66,7 +66,7 @@ fn pg18_bin() -> Option<PathBuf> {
     if bin.join("pg_waldump").exists() {
         return Some(bin);
     }
-    let reason = format!("no pg_waldump in {}; set WALSTORM_PG18_BIN or run `make tools`", bin.display());
+    let reason = format!("no pg_waldump in {}; set WALSTORM_PG18_BIN, or run `make test`, which installs it", bin.display());
     assert!(std::env::var_os("CI").is_none(), "{reason}");
     eprintln!("SKIPPED: {reason}");
     None
