@@ -44,7 +44,7 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Run(args) => run::main(args),
         Command::Wal(args) => wal::main(args),
         Command::Decode(args) => decode::main(&args),
-        Command::Snapshot(args) => snapshot::main(args),
+        Command::Snapshot(args) => snapshot::main(&args),
         Command::Compare(args) => compare::main(args),
     }
 }
