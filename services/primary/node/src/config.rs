@@ -1,8 +1,10 @@
 //! Configuration of a primary: built-in defaults < file < environment (`WALSTORM_PRIMARY__…`) < flags.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use primary_core::ParameterValue;
 use serde::{Deserialize, Serialize};
 use service_kit::logs::LogConfig;
 use service_kit::server::ServerConfig;
@@ -64,6 +66,16 @@ pub struct SourceConfig {
     pub follow_interval: Duration,
     /// Name of a scenario, or a scenario file, to play.
     pub scenario: Option<String>,
+    /// Values of the scenario's parameters, instead of its own.
+    pub parameters: BTreeMap<String, ParameterValue>,
+    /// Major version of PostgreSQL whose format the scenario writes.
+    pub pg_version: u32,
+    /// Bytes of a segment that it writes.
+    pub segment_bytes: u32,
+    /// `system_identifier` of its log; unset: follows from the scenario's name and the seed.
+    pub system_id: Option<u64>,
+    /// The scenario waits when the oldest slot is so many bytes behind; unset: it never does.
+    pub ahead_bytes_max: Option<u64>,
     /// Seed of the scenario; unset: the scenario's own.
     pub seed: Option<u64>,
     /// How the scenario's time passes.
@@ -85,6 +97,11 @@ impl Default for SourceConfig {
             follow: false,
             follow_interval: Duration::from_secs(1),
             scenario: None,
+            parameters: BTreeMap::new(),
+            pg_version: 18,
+            segment_bytes: 16 << 20,
+            system_id: None,
+            ahead_bytes_max: None,
             seed: None,
             clock: ClockMode::Virtual,
             flush_bytes: 1 << 20,

@@ -8,9 +8,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use primary_core::RunSummary;
 use service_kit::server::{Drained, base_routes, bind, serve};
 use service_kit::telemetry::{self, Export, Role, Sampler};
 use service_kit::{Clock, Drain, Health, SystemClock};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::config::PrimaryConfig;
@@ -30,6 +32,8 @@ pub struct PrimaryNode {
     drain: Drain,
     /// Its log.
     log: WalLog,
+    /// How far its scenario is.
+    summary: Option<watch::Receiver<RunSummary>>,
     /// Ends when the node has stopped.
     task: JoinHandle<Result<Drained>>,
 }
@@ -70,7 +74,8 @@ impl PrimaryNode {
 
         let background =
             [tokio::spawn(save_slots(slots.clone())), tokio::spawn(retain(log.clone(), slots.clone(), config.clone()))];
-        let source = source.spawn(log.clone(), drain.clone());
+        let summary = source.summary();
+        let source = tokio::spawn(source.run(log.clone(), slots.clone(), drain.clone()));
         let stopping = drain.clone();
         let task = tokio::spawn(async move {
             let served = serve(bound, &config.server, routes, health, stopping.clone()).await;
@@ -87,7 +92,7 @@ impl PrimaryNode {
             %addr, system_id = identity.system_id, timeline = identity.timeline, version = %identity.version,
             oldest = %log.oldest(), end = %log.end().lsn, "primary started"
         );
-        Ok(Self { addr, drain, log, task })
+        Ok(Self { addr, drain, log, summary, task })
     }
 
     /// Where it listens.
@@ -108,6 +113,12 @@ impl PrimaryNode {
     #[must_use]
     pub fn log(&self) -> &WalLog {
         &self.log
+    }
+
+    /// The scenario in numbers so far, and when that moves; none for a directory.
+    #[must_use]
+    pub fn summary(&self) -> Option<watch::Receiver<RunSummary>> {
+        self.summary.clone()
     }
 
     /// What stops it.

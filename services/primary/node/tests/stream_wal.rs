@@ -70,7 +70,7 @@ async fn the_first_message_is_start_and_it_comes_once() {
     stream.started().await;
     let again = pb::StreamWalRequest { kind: Some(pb::stream_wal_request::Kind::Start(start())) };
     stream.requests.as_ref().unwrap().send(again).await.unwrap();
-    let status = stream.drain().await.1.unwrap_err();
+    let status = stream.ended().await;
     assert_eq!(status.get_details_bad_request().unwrap().field_violations[0].field, "start");
     node.stop().await;
 }
@@ -136,7 +136,7 @@ async fn a_slot_has_one_client_and_the_same_client_may_take_it_over() {
 
     let mut second = node.open(from_slot("orders")).await;
     second.started().await;
-    let status = first.drain().await.1.unwrap_err();
+    let status = first.ended().await;
     assert_eq!((status.code(), reason_of(&status)), (Code::Aborted, Some(Reason::StreamTakenOver)));
     let (_, end) = second.drain().await;
     end.unwrap();
@@ -154,7 +154,7 @@ async fn positions_are_believed_only_as_far_as_they_were_sent() {
     stream.started().await;
     let batch = stream.batch().await;
     stream.flushed(batch.end_lsn + 8).await;
-    let status = stream.drain().await.1.unwrap_err();
+    let status = stream.ended().await;
     assert_eq!((status.code(), reason_of(&status)), (Code::InvalidArgument, Some(Reason::AckOutOfOrder)));
     assert_eq!(status.get_details_bad_request().unwrap().field_violations[0].field, "feedback.flushed_lsn");
     assert_eq!(node.slot("orders").await.confirmed_flush_lsn, 0xA0_0000, "the slot did not move");
@@ -165,7 +165,7 @@ async fn positions_are_believed_only_as_far_as_they_were_sent() {
     stream.flushed(batch.end_lsn).await;
     stream.flushed(batch.end_lsn).await;
     stream.flushed(batch.start_lsn).await;
-    let status = stream.drain().await.1.unwrap_err();
+    let status = stream.ended().await;
     assert_eq!(reason_of(&status), Some(Reason::AckOutOfOrder));
     assert_eq!(node.slot("orders").await.confirmed_flush_lsn, batch.end_lsn, "it moved once, and not back");
     node.stop().await;

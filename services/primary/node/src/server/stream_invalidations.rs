@@ -1,7 +1,8 @@
 //! `StreamInvalidations`: what owners of schema caches have to drop, one message a catalog-changing commit.
 //!
-//! Messages count when they are committed, so those that stand in a transaction's own records before its commit are passed over:
-//! the commit record has them all. Outside transactions they count at once. Whoever falls behind the kept WAL is told to drop
+//! Messages count when they are committed, so those of single commands (XACT INVALIDATIONS) are passed over: the commit record has
+//! them all, and for a transaction that never took an xid the STANDBY INVALIDATIONS record of its commit. In-place updates and
+//! relation maps count at once. Whoever falls behind the kept WAL is told to drop
 //! everything, never nothing.
 
 use std::sync::Arc;
@@ -212,7 +213,6 @@ impl Source {
                 let xid = if r.prepared_xid.is_valid() { r.prepared_xid } else { xid };
                 (xid.0, r.db, Some(convert::timestamp(r.time)), r.messages)
             }
-            RecordBody::XactInvalidations(messages) if !xid.is_valid() => (0, Oid::INVALID, None, messages),
             RecordBody::StandbyInvalidations(r) => (0, r.db, None, r.messages),
             RecordBody::Inplace(r) => (0, r.db, None, r.messages),
             RecordBody::Relmap(r) => (0, r.db, None, vec![InvalidationMessage::Relmap { db: r.db }]),

@@ -1,14 +1,17 @@
 //! Where the log's WAL comes from.
 
 mod segments;
+mod simulated;
 
 use std::time::Duration;
 
+use primary_core::RunSummary;
 use service_kit::Drain;
-use tokio::task::JoinHandle;
+use tokio::sync::watch;
 
 use crate::config::PrimaryConfig;
 use crate::error::{Error, Result};
+use crate::slots::Slots;
 use crate::wal_log::WalLog;
 
 /// What goes on at a log after it was opened.
@@ -17,15 +20,35 @@ pub(crate) enum Source {
     Still,
     /// The directory is followed.
     Followed(Duration),
+    /// A scenario is played.
+    Simulated(Box<simulated::Player>),
 }
 
 impl Source {
-    /// Starts it; it ends by itself or when the node stops.
-    pub(crate) fn spawn(self, log: WalLog, drain: Drain) -> JoinHandle<Result<()>> {
+    /// How far the scenario is; none for a directory.
+    pub(crate) fn summary(&self) -> Option<watch::Receiver<RunSummary>> {
         match self {
-            Self::Still => tokio::spawn(async { Ok(()) }),
-            Self::Followed(interval) => tokio::spawn(segments::follow(log, interval, drain)),
+            Self::Simulated(player) => Some(player.summary()),
+            Self::Still | Self::Followed(_) => None,
         }
+    }
+
+    /// Runs it until it ends by itself or the node stops. Without its source a node is of no use, so an error stops it.
+    pub(crate) async fn run(self, log: WalLog, slots: Slots, drain: Drain) -> Result<()> {
+        let ran = match self {
+            Self::Still => Ok(()),
+            Self::Followed(interval) => segments::follow(log, interval, drain.clone()).await,
+            Self::Simulated(player) => {
+                let stop = drain.clone();
+                let played = tokio::task::spawn_blocking(move || player.play(&log, &slots, &stop)).await;
+                played.unwrap_or_else(|e| Err(Error::Internal(format!("the scenario failed: {e}"))))
+            }
+        };
+        if let Err(error) = &ran {
+            tracing::error!(%error, "the source of WAL failed; stopping");
+            drain.start();
+        }
+        ran
     }
 }
 
@@ -40,7 +63,10 @@ pub(crate) fn open(config: &PrimaryConfig) -> Result<(WalLog, Source)> {
             let still = if source.follow { Source::Followed(source.follow_interval) } else { Source::Still };
             Ok((segments::open(dir, source)?, still))
         }
-        (None, Some(name)) => Err(Error::Scenario(format!("this build plays none, so not \"{name}\"; serve a WAL directory"))),
+        (None, Some(scenario)) => {
+            let (log, player) = simulated::open(&config.data_dir, scenario, source)?;
+            Ok((log, player.map_or(Source::Still, |player| Source::Simulated(Box::new(player)))))
+        }
         (None, None) => Err(Error::Config("nothing to serve".to_owned())),
     }
 }

@@ -204,6 +204,15 @@ impl Stream {
         let _ = self.requests.as_ref().unwrap().send(request).await;
     }
 
+    /// How the server ends the stream, whatever it sends before.
+    pub(crate) async fn ended(&mut self) -> Status {
+        loop {
+            if let Err(status) = self.next().await {
+                return status;
+            }
+        }
+    }
+
     /// Says that no more feedback will come.
     pub(crate) fn half_close(&mut self) {
         self.requests = None;
@@ -251,4 +260,9 @@ pub(crate) fn raw_records(batches: &[pb::WalBatch]) -> Vec<Record> {
         in_fragment = batch.fragment;
     }
     records
+}
+
+/// A start from an LSN.
+pub(crate) fn pb_from(from_lsn: u64) -> pb::StreamStart {
+    pb::StreamStart { from_lsn, ..start() }
 }
