@@ -303,7 +303,7 @@ impl Decoder {
         let newest = self.commits.newest();
         let txn = self.reorder_buffer.get_mut(top);
         if !txn.has_base_snapshot() {
-            (txn.base_snapshot_lsn, txn.caught_up) = (Some(lsn), newest);
+            (txn.base_snapshot_lsn, txn.base_commit, txn.caught_up) = (Some(lsn), newest, newest);
         }
     }
 
@@ -369,14 +369,14 @@ impl Decoder {
             self.reorder_buffer.commit_child(xid, *sub, record.lsn);
         }
         let Some(at) = self.reorder_buffer.find(xid) else { return Ok(()) };
-        let caught_up = self.reorder_buffer.get(at).caught_up;
+        let base_commit = self.reorder_buffer.get(at).base_commit;
         let mut tree = std::mem::take(&mut self.tree);
         self.reorder_buffer.take_tree(at, &mut tree);
         let other_database = commit.db.is_valid() && commit.db != self.config.database;
         if self.snap_build.skips(record.lsn) || other_database {
             forget(&mut self.caches, &tree, commit);
         } else if has_something(&tree) {
-            self.replay(record, commit, &tree, (caught_up, newest), sink);
+            self.replay(record, commit, &tree, (base_commit, newest), sink);
             self.buffers.out.work = self.caches.work - before;
             let outer = self.caches.marker.enter(Function::OutputPlugin);
             sink.commit(&self.buffers.out);

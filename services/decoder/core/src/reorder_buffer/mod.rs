@@ -20,7 +20,8 @@
 //! | merge of n changes of k subtransactions | O(n log k) |
 //!
 //! Differences from PostgreSQL: a subtransaction that ends leaves a stale place in its parent's list, which later readers
-//! recognise by the xid; rows are not kept, only where they are.
+//! recognise by the xid; a parent takes over the messages of a subtransaction that it learns of late, so that its end drops
+//! what they name; rows are not kept, only where they are.
 
 pub(crate) mod change;
 pub(crate) mod distribution;
@@ -110,9 +111,10 @@ impl ReorderBuffer {
         let child = &mut self.txns[sub as usize];
         child.top = Some(top);
         let (oldest, base) = (child.oldest_lsn, child.base_snapshot_lsn.take());
-        let (catalog, caught_up) = (child.has_catalog_changes, child.caught_up);
+        let (catalog, base_commit, caught_up) = (child.has_catalog_changes, child.base_commit, child.caught_up);
         let grandchildren = std::mem::take(&mut child.subtxns);
-        let messages = child.messages.clone();
+        let (messages, inherited) = (child.messages.clone(), child.inherited.clone());
+        let (inherited_total, overflowed) = (child.inherited_total, child.inherited_overflowed);
         for (at, xid) in &grandchildren {
             if self.txns[*at as usize].xid == *xid {
                 self.txns[*at as usize].top = Some(top);
@@ -124,11 +126,14 @@ impl ReorderBuffer {
         parent.oldest_lsn = parent.oldest_lsn.min(oldest);
         parent.has_catalog_changes |= catalog;
         parent.messages.extend(messages);
+        parent.inherited.extend(inherited);
+        parent.inherited_total += inherited_total;
+        parent.inherited_overflowed |= overflowed;
         // `ReorderBufferTransferSnapToParent`: the older of the two base snapshots serves both.
         if let Some(base) = base
             && parent.base_snapshot_lsn.is_none_or(|own| base < own)
         {
-            (parent.base_snapshot_lsn, parent.caught_up) = (Some(base), caught_up);
+            (parent.base_snapshot_lsn, parent.base_commit, parent.caught_up) = (Some(base), base_commit, caught_up);
         }
     }
 

@@ -17,7 +17,7 @@
 //! |---|---|
 //! | at each command | (c + 1)·m |
 //! | per record | 2·m |
-//! | once unless loaded | m + those loaded again |
+//! | once unless loaded | distinct ones + those loaded again |
 //!
 //! Differences from PostgreSQL: where no records with single commands' messages are in WAL (13), the commit's messages stand in
 //! for them under the newer rules.
@@ -48,6 +48,14 @@ pub(crate) struct ReplayBuffers {
     pub(crate) out: DecodedTransaction,
     /// Messages executed in this replay, under [`MessageRule::OnceUnlessLoaded`].
     executed: FxHashSet<InvalidationMessage>,
+    /// The same in the order of their first execution.
+    executed_order: Vec<InvalidationMessage>,
+    /// What had been loaded when the first of them was executed.
+    loads_before: u64,
+    /// Own messages of records that were executed so far.
+    own_executed: usize,
+    /// On demand: messages had to be forgotten, so everything must be dropped in their place.
+    forgotten: bool,
     /// Positions in `out.relations` by number, once there are many.
     positions: FxHashMap<u32, u32>,
     /// Heaps that a rewrite fills, in this transaction.
@@ -97,15 +105,12 @@ impl Replay<'_> {
     pub(crate) fn run(&mut self, tree: &[Txn], commit_lsn: Lsn) {
         let top = &tree[0];
         let outer = self.caches.marker.enter(Function::ReorderBufferProcessTxn);
-        self.buffers.executed.clear();
-        self.buffers.positions.clear();
-        self.buffers.transient.clear();
+        self.buffers.begin();
         self.output(|replay| replay.sink.begin(top.xid, top.first_lsn, commit_lsn));
-        let loads = self.caches.loads;
         for (txn, change) in MergedChanges::new(tree) {
             self.apply(txn, change);
         }
-        self.finish(top, loads);
+        self.finish(top);
         self.caches.marker.leave(outer);
     }
 
@@ -131,6 +136,7 @@ impl Replay<'_> {
             ChangeKind::CommandId(id) => self.command_id(id),
             ChangeKind::Invalidations { start, len } => {
                 if self.rule != MessageRule::AtEachCommand {
+                    self.buffers.own_executed += len as usize;
                     self.execute(&txn.messages[start as usize..(start + len) as usize]);
                 }
             }
@@ -243,13 +249,14 @@ impl Replay<'_> {
 
     /// On demand: executes the messages of the commits up to number `to`.
     fn catch_up(&mut self, to: u32) {
+        let to = to.max(self.caught_up);
         let from = std::mem::replace(&mut self.caught_up, to);
         for messages in self.commits.between(from, to) {
             match messages {
                 Some(messages) => self.execute(messages),
                 None => {
                     self.caches.reset();
-                    self.buffers.executed.clear();
+                    self.buffers.forgotten = true;
                 }
             }
         }
@@ -261,31 +268,32 @@ impl Replay<'_> {
             messages.iter().for_each(|message| self.caches.execute(message));
             return;
         }
+        if self.buffers.executed_order.is_empty() {
+            self.buffers.loads_before = self.caches.loads;
+        }
         for message in messages {
-            if self.buffers.executed.insert(*message) || self.caches.concerned(message) {
+            if self.buffers.executed.insert(*message) {
+                self.buffers.executed_order.push(*message);
+                self.caches.execute(message);
+            } else if self.caches.concerned(message) {
                 self.caches.execute(message);
             }
         }
     }
 
-    /// Messages at the end (I2). `loads` is what had been loaded when the replay began.
-    fn finish(&mut self, top: &Txn, loads: u64) {
-        let own = if top.messages.is_empty() { &self.commit.messages } else { &top.messages };
+    /// Messages at the end (I2).
+    fn finish(&mut self, top: &Txn) {
+        let stand_in = top.messages.is_empty();
+        let own = if stand_in { &self.commit.messages } else { &top.messages };
         match self.rule {
             MessageRule::AtEachCommand => self.end(&self.commit.messages, top),
             MessageRule::PerRecord => {
-                if top.messages.is_empty() {
+                if stand_in {
                     self.execute(own);
                 }
                 self.end(own, top);
             }
-            MessageRule::OnceUnlessLoaded => {
-                self.catch_up(self.newest.max(self.caught_up));
-                let all_once = self.buffers.executed.len() >= own.len();
-                if !(all_once && loads == self.caches.loads) {
-                    self.end(own, top);
-                }
-            }
+            MessageRule::OnceUnlessLoaded => self.end_once(own, top),
         }
     }
 
@@ -299,6 +307,41 @@ impl Replay<'_> {
         for inherited in &top.inherited {
             inherited.for_each(&mut |message| self.execute(std::slice::from_ref(message)));
         }
+    }
+
+    /// Executes what was not yet executed, and again what was loaded since it was.
+    fn end_once(&mut self, own: &[InvalidationMessage], top: &Txn) {
+        self.catch_up(self.newest.max(self.caught_up));
+        if self.buffers.own_executed < own.len() {
+            self.execute(own);
+        }
+        if top.inherited_overflowed || self.buffers.forgotten {
+            self.caches.reset();
+            return;
+        }
+        if self.buffers.executed_order.is_empty() || self.buffers.loads_before == self.caches.loads {
+            return;
+        }
+        let order = std::mem::take(&mut self.buffers.executed_order);
+        for message in &order {
+            if self.caches.concerned(message) {
+                self.caches.execute(message);
+            }
+        }
+        self.buffers.executed_order = order;
+    }
+}
+
+impl ReplayBuffers {
+    /// Empties them for the next replay.
+    fn begin(&mut self) {
+        if !self.executed_order.is_empty() {
+            self.executed.clear();
+            self.executed_order.clear();
+        }
+        self.positions.clear();
+        self.transient.clear();
+        (self.own_executed, self.forgotten) = (0, false);
     }
 }
 

@@ -58,7 +58,9 @@ pub(crate) struct Txn {
     pub(crate) inherited_total: u64,
     /// They were too many and are forgotten (`RBTXN_DISTR_INVAL_OVERFLOWED`).
     pub(crate) inherited_overflowed: bool,
-    /// On demand: number of the last catalog-changing commit that this transaction has caught up with.
+    /// On demand: number of the newest catalog-changing commit when the base snapshot was set.
+    pub(crate) base_commit: u32,
+    /// On demand: number of the newest such commit that its changes catch up with.
     pub(crate) caught_up: u32,
     /// Where its base snapshot was set; [`None`] as long as it changed nothing (`base_snapshot_lsn`).
     pub(crate) base_snapshot_lsn: Option<Lsn>,

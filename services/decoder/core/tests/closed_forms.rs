@@ -1,0 +1,147 @@
+//! Counters whose value can be computed by hand, from incidents that were published.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+mod support;
+
+use pg_types::{PgVersion, Work};
+use support::{Log, catcache, decode, relcache};
+
+/// Parents' partitions: relations 20000 … 20000 + 2N.
+const FIRST: u32 = 20_000;
+
+/// `truncate-partitions` (2020): rows decoded in all 2N partitions, then TRUNCATE of N. Per partition 13 logs 8 catcache and 5
+/// relcache messages in the commit record, 18 logs 6 and 5, in four records; both 6 new-cid records with 3 new command ids.
+fn truncate_partitions(n: u32, version: PgVersion) -> Log {
+    let mut log = Log::consistent(1000);
+    for partition in 0..2 * n {
+        log.insert(1000, 0, FIRST + partition);
+    }
+    log.commit(1000, &[], vec![]);
+    let logged = if version == PgVersion::V13 { 8 } else { 6 };
+    let mut all = Vec::new();
+    for partition in 0..n {
+        let rel = FIRST + partition;
+        let of_one: Vec<_> =
+            (0..logged).map(|i| catcache(i, rel * 31 + i as u32)).chain((0..5).map(|i| relcache(rel + i * 100_000))).collect();
+        for cid in 0..3 {
+            log.new_cid(1001, 0, partition * 3 + cid);
+            log.new_cid(1001, 0, partition * 3 + cid);
+        }
+        if version != PgVersion::V13 {
+            of_one.chunks(3).for_each(|messages| log.invalidations(1001, 0, messages));
+        }
+        all.extend(of_one);
+    }
+    log.truncate(1001, FIRST..FIRST + n);
+    log.commit(1001, &[], all);
+    log
+}
+
+/// The work of the TRUNCATE.
+fn truncate_work(n: u32, version: PgVersion, profile: &str) -> Work {
+    let (decoder, sink) = decode(&truncate_partitions(n, version), version, profile);
+    assert_eq!(sink.work.len(), 2);
+    let sum = sink.work.iter().fold(Work::default(), |mut sum, (_, work)| {
+        sum += *work;
+        sum
+    });
+    assert_eq!(sum, decoder.work(), "every bit of work belongs to a transaction here");
+    sink.work[1].1
+}
+
+#[test]
+fn truncate_partitions_has_its_published_counts() {
+    use PgVersion::{V13, V18};
+    for n in [1, 10, 100] {
+        let executed = |version, profile| truncate_work(n, version, profile).messages_executed;
+        let n = u64::from(n);
+        assert_eq!(executed(V13, "pg13"), (3 * n + 1) * 13 * n);
+        assert_eq!(executed(V18, "pg14"), 2 * 11 * n);
+        assert_eq!(executed(V18, "pg13"), (3 * n + 1) * 11 * n, "the commit record of 18 serves the rule of 13");
+        assert_eq!(executed(V13, "pg14"), 2 * 13 * n, "the commit record of 13 stands in for single records");
+        // TRUNCATE opens each partition after its messages, so one relcache message of each is executed again.
+        assert_eq!(executed(V18, "indexed"), 11 * n + n);
+        assert_eq!(executed(V13, "indexed"), 13 * n, "all of them come after the TRUNCATE");
+    }
+}
+
+#[test]
+fn scans_walk_over_buckets_and_entries_and_the_index_does_not() {
+    let n = 100;
+    let scan = truncate_work(n, PgVersion::V18, "pg14").map_slots_visited;
+    let indexed = truncate_work(n, PgVersion::V18, "indexed").map_slots_visited;
+    // The map holds 200 entries in 200 buckets; each of 2·5·100 relcache messages walks over all, at first 400, at last 300.
+    assert!((2 * 500 * 300..=2 * 500 * 400).contains(&scan), "{scan}");
+    assert!(indexed <= 3 * (500 + 100), "{indexed}");
+    let small = truncate_work(n, PgVersion::V18, "pg18+reverse-index").map_slots_visited;
+    assert_eq!(small, 2 * 2 * 500 + 100, "two steps a message, and the entries dropped");
+}
+
+#[test]
+fn the_ladder_of_2017_falls_step_by_step() {
+    let mut log = Log::consistent(1000);
+    for xid in 1000..1100 {
+        for command in 0..5 {
+            log.new_cid(xid, 0, command);
+        }
+        log.commit(xid, &[], (0..10).map(|i| catcache(i, xid * 7)).chain([relcache(xid)]).collect());
+    }
+    let steps =
+        ["pg96", "pg96+direct-syscache", "pg96+direct-syscache+small-map", "pg96+direct-syscache+small-map+callback-chains"];
+    let work: Vec<Work> = steps.iter().map(|profile| decode(&log, PgVersion::V13, profile).0.work()).collect();
+    let messages = 100 * 6 * 11;
+    assert!(work.iter().all(|w| w.messages_executed == messages), "each at five commands and at the end");
+    let searched: Vec<u64> = work.iter().map(|w| w.caches_searched).collect();
+    // Caches 0 … 9 of 78, met from the last one backwards.
+    assert_eq!(searched[0], 600 * (0..10).map(|id| 78 - id).sum::<u64>());
+    assert_eq!(searched[1..], [6000; 3]);
+    let slots: Vec<u64> = work.iter().map(|w| w.map_slots_visited).collect();
+    assert_eq!(slots, [600 * 1024, 600 * 1024, 600 * 64, 600 * 64], "empty buckets are walked all the same");
+    let callbacks: Vec<u64> = work.iter().map(|w| w.callbacks_visited).collect();
+    assert_eq!(callbacks[0], callbacks[2]);
+    assert!(callbacks[3] * 5 < callbacks[2], "{callbacks:?}");
+    assert!(work.iter().all(|w| w.callbacks_called == work[0].callbacks_called));
+}
+
+/// `long-writer-ddl` (2026): one open transaction with data changes beside N autocommit DDL commits.
+#[test]
+fn snapshots_are_quadratic_at_once_and_few_on_demand() {
+    let (n, later) = (200u32, 3);
+    let mut log = Log::consistent(1000);
+    log.insert(1000, 0, FIRST);
+    for i in 0..n {
+        log.new_cid(1001 + i, 0, 0);
+        log.commit(1001 + i, &[], vec![relcache(30_000 + i)]);
+        if i >= n - later {
+            log.insert(1000, 0, FIRST);
+        }
+    }
+    log.commit(1000, &[], vec![]);
+    // The writer and the committing transaction get each snapshot; snapshot i holds i committed xids.
+    let bytes = |header: u64| (1..=u64::from(n)).map(|i| 2 * (header + 4 * i)).sum::<u64>();
+    for (profile, header) in [("pg13", 192), ("pg14", 208), ("pg16", 208), ("pg17", 192), ("pg18", 192)] {
+        let work = decode(&log, PgVersion::V18, profile).0.work();
+        assert_eq!((work.snapshots_distributed, work.snapshot_bytes), (2 * u64::from(n), bytes(header)), "{profile}");
+        assert_eq!(work.transactions_visited, 2 * u64::from(n));
+    }
+    let (decoder, sink) = decode(&log, PgVersion::V18, "indexed");
+    assert_eq!(decoder.work().snapshots_distributed, u64::from(later));
+    assert_eq!(decoder.sizes().catalog_commits, 0, "nobody is left who might need them");
+    let (_, eager) = decode(&log, PgVersion::V18, "pg18");
+    assert_eq!(sink.stream, eager.stream);
+}
+
+#[test]
+fn work_of_the_skipped_is_not_given_to_others() {
+    let mut log = Log::consistent(1000);
+    log.insert(1000, 0, FIRST);
+    log.invalidations(1000, 0, &[relcache(FIRST)]);
+    log.push(1000, 0, pg_types::RecordBody::Abort(Box::default()));
+    log.invalidations(0, 0, &[relcache(FIRST); 3]);
+    log.insert(1001, 0, FIRST);
+    log.commit(1001, &[], vec![]);
+    let (decoder, sink) = decode(&log, PgVersion::V18, "pg18");
+    assert_eq!(decoder.work().messages_executed, 3, "an aborted transaction executes nothing; messages without xid at once");
+    assert_eq!((sink.work.len(), sink.work[0].1.messages_executed), (1, 0));
+}
