@@ -1,15 +1,215 @@
-//! `walstorm compare`.
+//! `walstorm compare`: one input under several profiles, what each costs, and whether all decode the same.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Context;
+use comfy_table::{CellAlignment, Table, presets};
+use decoder_core::{DecodedChange, DecodedTransaction, OutputSink, Profile, Relation};
+use pg_types::record::{LogicalMessageRecord, TruncateRecord};
+use pg_types::{Lsn, Work, Xid};
+use pg_wal::WalEnd;
+use serde::Serialize;
+
+use crate::cpu_sampler::{CpuShares, sample};
+use crate::decode::Counts;
+use crate::scenario_log::ScenarioLog;
+use crate::wal_input::WalInput;
+
+/// Exit code when the WAL ends in anything but a complete end.
+const TORN: u8 = 3;
 
 /// Arguments of `walstorm compare`.
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+#[command(after_help = "\
+Each profile decodes the same WAL once. With --json a line is an object with the keys profile, work (counters, the same on every
+machine), cpu_ns (CPU time by PostgreSQL's function names, sampled), wall_ns and identical_output (the decoded transactions equal
+those of the first profile).
+
+Exit code: 0, or 3 if the WAL ends in anything but a switch or a zeroed tail; 1 on errors and if two profiles decode differently.")]
+pub struct Args {
+    /// A directory with WAL, a scenario file, or the name of a scenario.
+    #[arg(value_name = "SOURCE")]
+    source: String,
+    /// Profiles, separated by commas: pg96, pg10, pg13, pg14 ... indexed, each with +switches.
+    #[arg(long, value_name = "P,P,...", value_delimiter = ',', default_value = "pg13,pg14,pg18,indexed")]
+    profiles: Vec<Profile>,
+    /// Folder with pg_class.csv and pg_class_start.csv for names.
+    #[arg(long, value_name = "DIR")]
+    catalog: Option<std::path::PathBuf>,
+    /// Database to decode; default the one with the most row changes.
+    #[arg(long, value_name = "OID")]
+    database: Option<u32>,
+    /// Seed of a scenario; default the one in its file.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// One JSON object a line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What one profile cost.
+#[derive(Debug)]
+pub struct Row {
+    /// The profile.
+    pub profile: Profile,
+    /// Counters, transactions that were not given out included.
+    pub work: Work,
+    /// CPU time by function.
+    pub cpu: CpuShares,
+    /// Time from the first record to the last, in nanoseconds.
+    pub wall_ns: u64,
+    /// What was decoded equals what the first profile decoded.
+    pub identical_output: bool,
+}
 
 /// Runs the command.
 ///
 /// # Errors
-/// Not built yet.
-pub fn main(_args: Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("not built yet")
+/// The input cannot be read or decoded.
+pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    run(args, &mut io::BufWriter::new(io::stdout().lock()), &mut io::stderr())
+}
+
+/// The command with its outputs given: rows to `out`, remarks to `notes`.
+///
+/// # Errors
+/// As [`main`].
+pub fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> anyhow::Result<ExitCode> {
+    let log = if Path::new(&args.source).is_dir() { None } else { ScenarioLog::of(&args.source, args.seed)? };
+    let dir = log.as_ref().map_or(Path::new(&args.source), ScenarioLog::dir);
+    let input = WalInput::open(dir, args.catalog.as_deref(), args.database.map(pg_types::Oid))?;
+    for note in &input.notes {
+        writeln!(notes, "walstorm: {note}")?;
+    }
+    let (rows, end) = compare(&input, &args.profiles)?;
+    if args.json {
+        rows.iter().try_for_each(|row| write_json(out, row))?;
+    } else {
+        writeln!(out, "{}", table(&rows))?;
+    }
+    out.flush()?;
+    if !end.is_complete() {
+        writeln!(notes, "walstorm: {end}")?;
+        return Ok(ExitCode::from(TORN));
+    }
+    if let Some(row) = rows.iter().find(|row| !row.identical_output) {
+        anyhow::bail!("{} decodes something else than {}: this is a defect of walstorm", row.profile, rows[0].profile);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Decodes `input` once under each profile.
+///
+/// # Errors
+/// The input cannot be read, or a profile cannot decode it.
+pub fn compare(input: &WalInput, profiles: &[Profile]) -> anyhow::Result<(Vec<Row>, WalEnd)> {
+    let mut rows: Vec<Row> = Vec::new();
+    let mut reference = None;
+    let mut end = None;
+    for profile in profiles {
+        let mut decoder = input.decoder(profile.clone());
+        let mut sink = Digest::default();
+        let start = Instant::now();
+        let marker = decoder.current_function();
+        let (decoded, cpu) = sample(&marker, || input.decode(&mut decoder, &mut sink));
+        let wall_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        end = Some(decoded.with_context(|| format!("decode under profile {profile}"))?);
+        let digest = sink.0.finish();
+        let identical_output = *reference.get_or_insert(digest) == digest;
+        rows.push(Row { profile: profile.clone(), work: decoder.work(), cpu, wall_ns, identical_output });
+    }
+    Ok((rows, end.context("no profile was named: --profiles P,P,...")?))
+}
+
+/// A hash of everything that is given out, in order.
+#[derive(Default)]
+struct Digest(DefaultHasher);
+
+impl OutputSink for Digest {
+    fn begin(&mut self, xid: Xid, first_lsn: Lsn, commit_lsn: Lsn) {
+        (1, xid, first_lsn, commit_lsn).hash(&mut self.0);
+    }
+
+    fn change(&mut self, change: &DecodedChange<'_>) {
+        (2, change.lsn, &change.relation.name, change.action, change.rows).hash(&mut self.0);
+    }
+
+    fn truncate(&mut self, lsn: Lsn, relations: &[&Relation], record: &TruncateRecord) {
+        (3, lsn, relations.len(), record.cascade, record.restart_seqs).hash(&mut self.0);
+        relations.iter().for_each(|relation| relation.name.hash(&mut self.0));
+    }
+
+    fn message(&mut self, lsn: Lsn, message: &LogicalMessageRecord) {
+        (4, lsn, &message.prefix, &message.message).hash(&mut self.0);
+    }
+
+    fn commit(&mut self, t: &DecodedTransaction) {
+        (5, t.xid, t.end_lsn, t.commit_time, &t.subxids, t.changes(), t.messages.invalidations()).hash(&mut self.0);
+    }
+}
+
+/// One row as the documented JSON object.
+fn write_json(out: &mut dyn Write, row: &Row) -> anyhow::Result<()> {
+    #[derive(Serialize)]
+    struct JsonRow<'a> {
+        profile: &'a str,
+        work: Counts,
+        cpu_ns: Counts,
+        wall_ns: u64,
+        identical_output: bool,
+    }
+    let row = JsonRow {
+        profile: &row.profile.name,
+        work: Counts(row.work.entries().collect()),
+        cpu_ns: Counts(row.cpu.by_function().collect()),
+        wall_ns: row.wall_ns,
+        identical_output: row.identical_output,
+    };
+    serde_json::to_writer(&mut *out, &row)?;
+    writeln!(out)?;
+    Ok(())
+}
+
+/// The rows for people.
+fn table(rows: &[Row]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    table.set_header([
+        "profile",
+        "cpu ms",
+        "wall ms",
+        "messages",
+        "caches searched",
+        "callbacks visited",
+        "map slots",
+        "loads",
+        "snapshots",
+        "leading functions",
+        "same output",
+    ]);
+    for row in rows {
+        let w = &row.work;
+        let leading = row.cpu.leading(3).map(|(name, share)| format!("{name} {share:.0} %")).collect::<Vec<_>>().join(", ");
+        table.add_row([
+            row.profile.name.clone(),
+            format!("{:.1}", row.cpu.total_ns() as f64 / 1e6),
+            format!("{:.1}", row.wall_ns as f64 / 1e6),
+            w.messages_executed.to_string(),
+            w.caches_searched.to_string(),
+            w.callbacks_visited.to_string(),
+            w.map_slots_visited.to_string(),
+            w.relations_loaded.to_string(),
+            w.snapshots_distributed.to_string(),
+            leading,
+            if row.identical_output { "yes" } else { "NO" }.to_owned(),
+        ]);
+    }
+    for column in table.column_iter_mut().skip(1).take(8) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
 }

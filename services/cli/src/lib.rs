@@ -5,8 +5,10 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 pub mod compare;
+pub mod cpu_sampler;
 pub mod decode;
 pub mod run;
+pub mod scenario_log;
 pub mod snapshot;
 pub mod wal;
 pub mod wal_input;
@@ -45,6 +47,6 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Wal(args) => wal::main(args),
         Command::Decode(args) => decode::main(&args),
         Command::Snapshot(args) => snapshot::main(&args),
-        Command::Compare(args) => compare::main(args),
+        Command::Compare(args) => compare::main(&args),
     }
 }

@@ -40,6 +40,8 @@ struct CatCTup {
 pub(crate) struct CatCache {
     /// Its syscache id.
     pub(crate) id: i8,
+    /// Next in the list of all caches (`cc_next`), by index; [`None`] ends it.
+    pub(crate) next: Option<u8>,
     /// First entry of each bucket.
     buckets: Vec<u32>,
     /// Entries ever needed at once.
@@ -53,10 +55,11 @@ pub(crate) struct CatCache {
 }
 
 impl CatCache {
-    /// An empty cache (`InitCatCache`).
+    /// An empty cache (`InitCatCache`); it heads the list of caches, before the one made last.
     pub(crate) fn new(id: i8, initial_buckets: u32) -> Self {
         let buckets = initial_buckets.max(1).next_power_of_two() as usize;
-        Self { id, buckets: vec![NIL; buckets], entries: Vec::new(), free: NIL, len: 0, lists: Vec::new() }
+        let next = u8::try_from(id).ok().and_then(|id| id.checked_sub(1));
+        Self { id, next, buckets: vec![NIL; buckets], entries: Vec::new(), free: NIL, len: 0, lists: Vec::new() }
     }
 
     /// Live entries.

@@ -58,11 +58,20 @@ impl SysCaches {
                 work.caches_searched += 1;
                 Some(index)
             }
-            CatcacheSearch::List => {
-                let steps = self.caches.iter().rev().position(|cache| cache.id == id)?;
-                work.caches_searched += steps as u64 + 1;
-                Some(self.caches.len() - 1 - steps)
+            CatcacheSearch::List => self.walk(id, work),
+        }
+    }
+
+    /// The walk over the list of caches, whose head is the one made last: a chain of loads, each waiting for the one before.
+    fn walk(&self, id: i8, work: &mut Work) -> Option<usize> {
+        let mut at = self.caches.len().checked_sub(1)?;
+        loop {
+            let cache = self.caches.get(at)?;
+            work.caches_searched += 1;
+            if cache.id == id {
+                return Some(at);
             }
+            at = usize::from(cache.next?);
         }
     }
 

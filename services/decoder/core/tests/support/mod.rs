@@ -124,7 +124,7 @@ impl OutputSink for Remember {
         self.stream.push(format!("{} {:?} {} x{}", change.lsn, change.action, change.relation.name, change.rows));
     }
 
-    fn truncate(&mut self, lsn: Lsn, relations: &[&Relation]) {
+    fn truncate(&mut self, lsn: Lsn, relations: &[&Relation], _: &TruncateRecord) {
         self.stream.push(format!("{lsn} truncate {:?}", relations.iter().map(|r| &r.name).collect::<Vec<_>>()));
     }
 

@@ -1,0 +1,101 @@
+//! Where CPU time goes, by PostgreSQL's function names.
+//!
+//! The decoder writes the running function into a byte ([`CurrentFunction`]); a second thread reads it some ten thousand times
+//! a second, and the decoding thread's own CPU time is shared out in proportion to what was read. So time the thread did not
+//! run is not counted, and a function that runs in short pieces is seen as often as one that runs long.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use decoder_core::{CurrentFunction, Function};
+use rustix::time::{ClockId, clock_gettime};
+
+/// Time between two looks.
+const INTERVAL: Duration = Duration::from_micros(50);
+
+/// CPU time of one thread, shared out.
+#[derive(Clone, Debug, Default)]
+pub struct CpuShares {
+    /// What the thread used, in nanoseconds.
+    total_ns: u64,
+    /// Looks that found each function, in the order of [`Function::ALL`].
+    looks: Vec<u64>,
+}
+
+impl CpuShares {
+    /// All of it.
+    #[must_use]
+    pub fn total_ns(&self) -> u64 {
+        self.total_ns
+    }
+
+    /// Nanoseconds by function, those never seen left out; they add up to at most the total.
+    pub fn by_function(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        let all = u128::from(self.looks.iter().sum::<u64>().max(1));
+        let share = move |looks: u64| u64::try_from(u128::from(self.total_ns) * u128::from(looks) / all).unwrap_or(u64::MAX);
+        Function::ALL.iter().zip(&self.looks).filter(|(_, looks)| **looks > 0).map(move |(f, looks)| (f.name(), share(*looks)))
+    }
+
+    /// The `n` functions with the most time, with their share in per cent.
+    pub fn leading(&self, n: usize) -> impl Iterator<Item = (&'static str, f64)> {
+        let mut all: Vec<_> = self.by_function().collect();
+        all.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
+        let total = self.total_ns.max(1) as f64;
+        all.into_iter().take(n).map(move |(name, ns)| (name, 100.0 * ns as f64 / total))
+    }
+}
+
+/// CPU time of this thread so far, in nanoseconds.
+fn thread_cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
+}
+
+/// Runs `f` on this thread while another one looks at `marker`.
+pub fn sample<T>(marker: &CurrentFunction, f: impl FnOnce() -> T) -> (T, CpuShares) {
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let sampler = scope.spawn(|| {
+            let mut looks = vec![0; Function::ALL.len()];
+            while !stop.load(Ordering::Relaxed) {
+                let function = marker.get();
+                if function != Function::Outside {
+                    looks[function as usize] += 1;
+                }
+                thread::sleep(INTERVAL);
+            }
+            looks
+        });
+        let before = thread_cpu_ns();
+        let done = f();
+        let total_ns = thread_cpu_ns().saturating_sub(before);
+        stop.store(true, Ordering::Relaxed);
+        let looks = sampler.join().unwrap_or_default();
+        (done, CpuShares { total_ns, looks })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_goes_to_the_function_that_ran() {
+        let marker = CurrentFunction::default();
+        let (_, shares) = sample(&marker, || {
+            let outer = marker.enter(Function::HashSeqSearch);
+            // Long enough in CPU time, however often the thread is interrupted.
+            let start = thread_cpu_ns();
+            while thread_cpu_ns() - start < 20_000_000 {
+                std::hint::spin_loop();
+            }
+            marker.leave(outer);
+        });
+        assert!(shares.total_ns() >= 20_000_000);
+        let named: Vec<_> = shares.by_function().collect();
+        assert_eq!(named.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["hash_seq_search"]);
+        assert_eq!(named[0].1, shares.total_ns());
+        assert_eq!(shares.leading(3).count(), 1);
+    }
+}

@@ -1,0 +1,78 @@
+//! `walstorm compare` on a recorded log and on a scenario.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+
+use clap::Parser;
+use serde_json::Value;
+use support::Fixture;
+use walstorm_cli::{Cli, Command, compare};
+
+/// Runs the command; gives exit code and output.
+fn run(arguments: &[&str]) -> anyhow::Result<(ExitCode, String)> {
+    let Command::Compare(args) = Cli::try_parse_from(["walstorm", "compare"].iter().chain(arguments))?.command else {
+        panic!("not compare")
+    };
+    let mut out = Vec::new();
+    let code = compare::run(&args, &mut out, &mut Vec::new())?;
+    Ok((code, String::from_utf8(out).unwrap()))
+}
+
+/// The rows as JSON.
+fn rows(arguments: &[&str]) -> Vec<Value> {
+    let (code, out) = run(&[&["--json"], arguments].concat()).unwrap();
+    assert_eq!(code, ExitCode::SUCCESS);
+    out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn work(row: &Value, key: &str) -> u64 {
+    row["work"][key].as_u64().unwrap()
+}
+
+#[test]
+fn a_recorded_log_costs_less_under_newer_profiles() {
+    let fixture = Fixture::unpack("pg18");
+    let rows = rows(&["--profiles", "pg96,pg10,pg14,indexed", fixture.wal().to_str().unwrap()]);
+    let names: Vec<&str> = rows.iter().map(|row| row["profile"].as_str().unwrap()).collect();
+    assert_eq!(names, ["pg96", "pg10", "pg14", "indexed"]);
+    for row in &rows {
+        let keys: BTreeSet<&str> = row.as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(keys, BTreeSet::from(["profile", "work", "cpu_ns", "wall_ns", "identical_output"]));
+        assert_eq!(row["identical_output"], true);
+        assert_eq!(row["work"].as_object().unwrap().len(), pg_types::Work::KEYS.len());
+        assert!(row["wall_ns"].as_u64().unwrap() > 0);
+        assert!(row["cpu_ns"].as_object().unwrap().values().all(Value::is_u64));
+    }
+    for key in ["caches_searched", "callbacks_visited", "map_slots_visited"] {
+        assert!(work(&rows[0], key) > work(&rows[1], key), "{key}");
+        assert!(work(&rows[1], key) > work(&rows[2], key), "{key}");
+        assert!(work(&rows[2], key) > work(&rows[3], key), "{key}");
+    }
+}
+
+#[test]
+fn a_scenario_is_played_first() {
+    let rows = rows(&["--profiles", "pg96,pg96+direct-syscache,pg14,indexed", "catalog-churn"]);
+    assert!(rows.iter().all(|row| row["identical_output"] == true));
+    assert_eq!(work(&rows[0], "messages_executed"), work(&rows[1], "messages_executed"));
+    assert!(work(&rows[0], "caches_searched") > 10 * work(&rows[1], "caches_searched"));
+    assert!(work(&rows[2], "messages_executed") >= 2 * work(&rows[3], "messages_executed"));
+    let (_, text) = run(&["--profiles", "pg14,indexed", "catalog-churn"]).unwrap();
+    assert!(text.contains("indexed") && text.contains("same output"), "{text}");
+}
+
+#[test]
+fn what_is_no_source_is_refused() {
+    let error = format!("{:#}", run(&["no-such-scenario"]).unwrap_err());
+    assert!(error.contains("no scenario has this name") && error.contains("catalog-churn"), "{error}");
+    let error = format!("{:#}", run(&["--profiles", "pg14,pg99", "x"]).unwrap_err());
+    assert!(error.contains("'pg99' is not known"), "{error}");
+    let folder = tempfile::tempdir().unwrap();
+    let wrong = folder.path().join("wrong.toml");
+    std::fs::write(&wrong, "name = 5\n").unwrap();
+    assert!(run(&[wrong.to_str().unwrap()]).is_err());
+}
