@@ -44,8 +44,8 @@ pub struct Args {
     /// Positions, as in 0/A05390; give several with commas.
     #[arg(long, value_name = "LSN", value_delimiter = ',', required = true)]
     at: Vec<Lsn>,
-    /// How the standby behaves: pg96, pg10, pg13.6, pg13, pg14.5, pg14, pg15.1, pg15, pg16, pg17, pg18, indexed, each with
-    /// +skip-offset; default the current minor of the WAL's version.
+    /// How the standby behaves: pg96, pg10, pg13.6, pg13, pg14.5, pg14, pg15.1, pg15, pg16, pg17, pg17.5, pg17.6, pg18,
+    /// indexed, each with +skip-offset; default the current minor of the WAL's version.
     #[arg(long, value_name = "P")]
     profile: Option<StandbyProfile>,
     /// Where the standby begins: a checkpoint's position or its redo position; default the first checkpoint in DIR.

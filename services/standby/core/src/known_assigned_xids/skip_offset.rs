@@ -8,7 +8,7 @@
 //! in the gap may still run. So an offset carries the latest end inside its gap (`as_of`), packed into the same atomic, and a
 //! reader uses it only if its own view is at least that far. The fact is complete in itself, so relaxed order suffices.
 
-use pg_types::Xid;
+use pg_types::{Work, Xid};
 
 use super::slots::CHUNK_SLOTS;
 use super::view::KnownAssignedView;
@@ -30,6 +30,12 @@ pub struct SlotCount {
     pub visited: u64,
     /// Slots jumped over.
     pub skipped: u64,
+}
+
+impl From<SlotCount> for Work {
+    fn from(count: SlotCount) -> Work {
+        Work { xid_slots_visited: count.visited, xid_slots_skipped: count.skipped, ..Work::default() }
+    }
 }
 
 /// A skip offset: slots `p + 1 … p + distance − 1` are dead for every view with at least `as_of` ends.
@@ -126,19 +132,20 @@ impl Walk {
         Walk::End(xids.len())
     }
 
-    /// The walk over live slots up to the first dead one.
+    /// The walk over live slots up to the first dead one. Xids ascend, so one look at the last tells whether any is past xmax.
     fn to_gap(xids: &[AtomicU32], ended: &[AtomicU32], ends: u32, xmax: Xid, out: &mut Vec<Xid>) -> Walk {
-        for (n, (xid, ended)) in xids.iter().zip(ended).enumerate() {
-            if !runs(ended.load(Ordering::Relaxed), ends) {
-                return Walk::Gap(n + 1);
-            }
-            let xid = Xid(xid.load(Ordering::Relaxed));
-            if xid.follows_or_equals(xmax) {
-                return Walk::Xmax(n + 1);
-            }
-            out.push(xid);
+        let load = |xid: &AtomicU32| Xid(xid.load(Ordering::Relaxed));
+        let below = match xids.last() {
+            Some(last) if load(last).precedes(xmax) => xids.len(),
+            _ => xids.iter().position(|xid| load(xid).follows_or_equals(xmax)).unwrap_or(xids.len()),
+        };
+        let run = ended.iter().take(below).position(|ended| !runs(ended.load(Ordering::Relaxed), ends));
+        out.extend(xids.iter().take(run.unwrap_or(below)).map(load));
+        match run {
+            Some(run) => Walk::Gap(run + 1),
+            None if below < xids.len() => Walk::Xmax(below + 1),
+            None => Walk::End(below),
         }
-        Walk::End(xids.len())
     }
 }
 

@@ -138,7 +138,8 @@ fn i6_skipping_is_the_plain_walk(view: &KnownAssignedView, live: &[Xid], xmax: X
         let SlotCount { visited, skipped } = view.live_below(xmax, scan, &mut got);
         assert_eq!(got, want, "{scan:?} of {view:?} below {xmax}");
         assert!(visited + skipped <= u64::from(view.span()), "no slot counts twice");
-        if want.len() == live.len() {
+        // A walk may stop at the first xid past xmax, live or not.
+        if view.span() > 0 && view.log.xid(view.head_position() - 1).precedes(xmax) {
             assert_eq!(visited + skipped, u64::from(view.span()), "all of the span was walked or jumped");
         }
         assert!(scan == ScanStrategy::SkipOffset || skipped == 0);
