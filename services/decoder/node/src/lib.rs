@@ -8,6 +8,7 @@ pub mod costliest;
 pub mod durable_file;
 pub mod error;
 mod flusher;
+mod follower;
 mod measure;
 mod node;
 pub mod output_log;
