@@ -97,6 +97,8 @@ pub enum Error {
         field: &'static str,
         /// What it said.
         lsn: Lsn,
+        /// Everything before was sent.
+        sent: Lsn,
         /// How it is wrong.
         problem: String,
     },

@@ -54,6 +54,8 @@ pub struct WalLog {
 struct Inner {
     /// Where the segments are.
     path: PathBuf,
+    /// The timeline that was asked for.
+    timeline: Option<u32>,
     /// What they say of their cluster.
     identity: WalIdentity,
     /// Who writes.
@@ -82,7 +84,8 @@ impl WalLog {
         }
         let damaged = !end.is_complete() && closed && source == LogSource::Segments;
         let (end, _) = watch::channel(LogEnd { lsn: end.lsn, closed, damaged });
-        let inner = Inner { path: path.to_owned(), identity: dir.identity(), source, dir: Mutex::new(Arc::new(dir)), end };
+        let inner =
+            Inner { path: path.to_owned(), timeline, identity: dir.identity(), source, dir: Mutex::new(Arc::new(dir)), end };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -164,9 +167,12 @@ impl WalLog {
     /// # Errors
     /// The directory cannot be listed.
     pub fn refresh(&self) -> Result<Lsn> {
-        let timeline = self.inner.identity.timeline;
         let path = &self.inner.path;
-        let dir = WalDir::open(path, Some(timeline)).map_err(|e| directory_error(path, e))?;
+        let dir = WalDir::open(path, self.inner.timeline).map_err(|e| directory_error(path, e))?;
+        if dir.identity() != self.inner.identity {
+            let reason = format!("timeline {} appeared: start the primary again to serve it", dir.identity().timeline);
+            return Err(Error::WalDirectory { dir: path.clone(), reason });
+        }
         let end = find_end(&dir).map_err(|e| directory_error(path, e))?;
         self.replace_dir(dir);
         Ok(end.lsn)
@@ -192,7 +198,7 @@ impl WalLog {
         }
         if removed > 0 {
             let path = &self.inner.path;
-            let dir = WalDir::open(path, Some(self.inner.identity.timeline)).map_err(|e| directory_error(path, e))?;
+            let dir = WalDir::open(path, self.inner.timeline).map_err(|e| directory_error(path, e))?;
             self.replace_dir(dir);
         }
         Ok(removed)

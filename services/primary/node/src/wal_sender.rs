@@ -190,12 +190,18 @@ impl WalSender {
 
     /// The new value of one position.
     fn check(&self, field: &'static str, before: Lsn, told: Lsn) -> Result<Lsn> {
+        let sent = self.sent;
         if !told.is_valid() {
             Ok(before)
         } else if told < before {
-            Err(Error::AckOutOfOrder { field, lsn: told, problem: format!("before {before}, which was reported earlier") })
+            Err(Error::AckOutOfOrder {
+                field,
+                lsn: told,
+                sent,
+                problem: format!("before {before}, which was reported earlier"),
+            })
         } else if told > self.sent {
-            Err(Error::AckOutOfOrder { field, lsn: told, problem: format!("beyond {}, the last that was sent", self.sent) })
+            Err(Error::AckOutOfOrder { field, lsn: told, sent, problem: format!("beyond {sent}, the last that was sent") })
         } else {
             Ok(told.max(before))
         }

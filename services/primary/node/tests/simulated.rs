@@ -14,6 +14,7 @@ use support::{Node, raw_records, records, segments, start};
 fn config(data: &Path) -> PrimaryConfig {
     let mut config = PrimaryConfig { data_dir: data.to_owned(), ..PrimaryConfig::default() };
     config.server.listen = "127.0.0.1:0".to_owned();
+    config.server.grace = std::time::Duration::from_millis(300);
     config.source.scenario = Some("catalog-churn".to_owned());
     for (name, value) in [("tables", "50"), ("transactions", "40"), ("grants", "20"), ("altered", "20")] {
         config.source.parameters.insert(name.to_owned(), value.into());

@@ -87,6 +87,7 @@ async fn wrong_fields_of_start_are_named() {
         ("start.feedback_timeout", pb::StreamStart { feedback_timeout: millis(1_000_000_000_000), ..start() }),
         ("start.encoding", pb::StreamStart { encoding: 77, ..start() }),
         ("start.trace_contexts", pb::StreamStart { trace_contexts: -3, ..start() }),
+        ("start.client_id", pb::StreamStart { client_id: "x".repeat(257), ..start() }),
         ("start.slot", pb::StreamStart { slot: "orders".to_owned(), ..start() }),
         ("slot", pb::StreamStart { slot: "slots/../etc\u{1b}[31m".to_owned(), ..start() }),
     ];
@@ -132,7 +133,7 @@ async fn a_slot_has_one_client_and_the_same_client_may_take_it_over() {
     let status = node.refused(pb::StreamStart { client_id: "other".to_owned(), ..from_slot("orders") }).await;
     assert_eq!((status.code(), reason_of(&status)), (Code::FailedPrecondition, Some(Reason::SlotActive)));
     assert_eq!(metadata_of(&status, "holder").as_deref(), Some("test"));
-    assert!(metadata_of(&status, "sinceMs").is_some());
+    assert!(metadata_of(&status, "since").unwrap().starts_with("20"), "a date");
 
     let mut second = node.open(from_slot("orders")).await;
     second.started().await;
@@ -157,6 +158,7 @@ async fn positions_are_believed_only_as_far_as_they_were_sent() {
     let status = stream.ended().await;
     assert_eq!((status.code(), reason_of(&status)), (Code::InvalidArgument, Some(Reason::AckOutOfOrder)));
     assert_eq!(status.get_details_bad_request().unwrap().field_violations[0].field, "feedback.flushed_lsn");
+    assert_eq!(metadata_of(&status, "sentLsn"), Some(Lsn(batch.end_lsn).to_string()));
     assert_eq!(node.slot("orders").await.confirmed_flush_lsn, 0xA0_0000, "the slot did not move");
 
     let mut stream = node.open(small()).await;
@@ -389,6 +391,21 @@ async fn a_torn_tail_is_told_and_a_missing_segment_too() {
     let status = node.open(start()).await.drain().await.1.unwrap_err();
     assert_eq!(reason_of(&status), Some(Reason::WalCorrupt));
     assert!(metadata_of(&status, "cause").unwrap().contains("missing"), "{status:?}");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_segment_of_another_cluster_ends_the_stream_by_name() {
+    let wal = fixture(16);
+    let last = segments(wal.path()).pop().unwrap();
+    let mut bytes = std::fs::read(&last).unwrap();
+    bytes[24] ^= 1;
+    std::fs::write(&last, &bytes).unwrap();
+    let node = Node::serve(wal.path()).await;
+    let status = node.open(start()).await.drain().await.1.unwrap_err();
+    assert_eq!((status.code(), reason_of(&status)), (Code::DataLoss, Some(Reason::WalCorrupt)));
+    assert!(metadata_of(&status, "cause").unwrap().contains("another cluster"), "{status:?}");
+    assert_eq!(metadata_of(&status, "file"), Some(last.display().to_string()));
     node.stop().await;
 }
 

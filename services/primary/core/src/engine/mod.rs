@@ -190,10 +190,14 @@ impl Engine {
         Continuation { next_xid: self.cluster.procs.next_xid(), next_oid: self.cluster.catalog.next_oid }
     }
 
-    /// When the next step is due; [`None`] before the first step (which is due at once) and after the last.
+    /// When the next step is due; [`None`] before the first step (which is due at once) and after the last. Once every session
+    /// has finished the last step is due at once: nobody waits for what the server would have done on its own.
     #[must_use]
     pub fn next_due(&self) -> Option<Timestamp> {
         let started = self.started?;
+        if !self.finished && self.unfinished.iter().all(|sessions| *sessions == 0) {
+            return Some(after(started, self.elapsed_us));
+        }
         let Reverse((due, _, _)) = self.queue.peek().filter(|_| !self.finished)?;
         Some(after(started, *due))
     }

@@ -21,14 +21,15 @@ fn failure_of(error: &Error) -> Failure {
     let text = error.to_string();
     match error {
         Error::InvalidField { field, description } => invalid_field(field, description),
-        Error::AckOutOfOrder { field, lsn, problem } => {
-            failure(Reason::AckOutOfOrder, text).metadata("lsn", lsn).field(*field, format!("{lsn} is {problem}"))
-        }
+        Error::AckOutOfOrder { field, lsn, sent, problem } => failure(Reason::AckOutOfOrder, text)
+            .metadata("ackLsn", lsn)
+            .metadata("sentLsn", sent)
+            .field(*field, format!("{lsn} is {problem}")),
         Error::SlotNotFound { name } => slot(failure(Reason::SlotNotFound, text), name, ""),
         Error::SlotExists { name } => slot(failure(Reason::SlotExists, text), name, ""),
-        Error::SlotActive { name, holder, since_ms } => {
-            slot(failure(Reason::SlotActive, text), name, holder).metadata("holder", holder).metadata("sinceMs", since_ms)
-        }
+        Error::SlotActive { name, holder, since_ms } => slot(failure(Reason::SlotActive, text), name, holder)
+            .metadata("holder", holder)
+            .metadata("since", prost_types::Timestamp::to_string(&super::convert::timestamp_ms(*since_ms))),
         Error::SlotTakenOver { name } => slot(failure(Reason::StreamTakenOver, text), name, ""),
         Error::SlotInvalidated { name, cause } => {
             slot(failure(Reason::SlotInvalidated, text), name, "").metadata("cause", cause)

@@ -38,6 +38,8 @@ pub(super) const CHANNEL_MESSAGES: usize = 2;
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bounds of the two durations that a client chooses.
 const KEEPALIVE_RANGE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(3600));
+/// Longest name of a client.
+const CLIENT_ID_BYTES_MAX: usize = 256;
 /// Smallest size at which a batch is closed, however small the credit is.
 const TARGET_BYTES_MIN: usize = 4 << 10;
 /// Zero switches the timeout off, as `wal_sender_timeout = 0` does.
@@ -81,6 +83,14 @@ async fn stream(state: &State, mut requests: Streaming<pb::StreamWalRequest>, re
 /// Wraps a response.
 fn response(kind: ResponseKind) -> pb::StreamWalResponse {
     pb::StreamWalResponse { kind: Some(kind) }
+}
+
+/// Checks what the client calls itself.
+fn check_client_id(start: &pb::StreamStart) -> Result<()> {
+    if start.client_id.len() > CLIENT_ID_BYTES_MAX {
+        return Err(Error::field("start.client_id", format!("must have at most {CLIENT_ID_BYTES_MAX} bytes")));
+    }
+    Ok(())
 }
 
 /// Checks the numbers of `start`.
@@ -184,6 +194,7 @@ impl<'a> Session<'a> {
     /// Checks `start`, takes the slot, opens the log.
     async fn start(state: &'a State, start: &pb::StreamStart) -> Result<(Self, pb::StreamStarted)> {
         let (settings, encoding) = (settings(start)?, encoding(start)?);
+        check_client_id(start)?;
         let contexts = pb::TraceContexts::try_from(start.trace_contexts)
             .map_err(|_| Error::field("start.trace_contexts", "must be TRACE_CONTEXTS_ALL or TRACE_CONTEXTS_SAMPLED"))?;
         let (held, from) = hold(state, start)?;

@@ -69,6 +69,8 @@ pub(crate) fn config(wal: &Path, data: &Path) -> PrimaryConfig {
     let mut config = PrimaryConfig { data_dir: data.to_owned(), ..PrimaryConfig::default() };
     config.source.wal_dir = Some(wal.to_owned());
     config.server.listen = "127.0.0.1:0".to_owned();
+    // Most tests leave their streams open; nothing is gained by waiting for their last feedback.
+    config.server.grace = std::time::Duration::from_millis(300);
     config
 }
 
