@@ -4,10 +4,12 @@
 //! user is never written to. Everything that a log gives out ends at or before its published end; damage in the middle is found
 //! by the stream that reads it, and damage at the end is where the log ends.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pg_types::{Lsn, WalIdentity};
+use pg_wal::page::{LONG_HEADER_LEN, PageHeader};
 use pg_wal::{SegmentName, WalDir, WalEnd, WalError, WalReader};
 use tokio::sync::watch;
 
@@ -253,14 +255,24 @@ fn magic_error(file: &Path, magic: u16) -> Error {
     Error::WalMagicUnknown { file: file.display().to_string(), magic, known: known.join(", ") }
 }
 
-/// What a stream is told that came to an end that is none.
+/// What a stream of WAL of `identity` is told that came to an end that is none.
 #[must_use]
-pub fn end_error(end: &WalEnd) -> Error {
-    // A segment of a version that is not read looks like a damaged page to the reader of another; its first page tells.
-    if let Err(WalError::UnsupportedVersion { path, magic, .. }) = WalDir::open(&end.file, None) {
+pub fn end_error(end: &WalEnd, identity: &WalIdentity) -> Error {
+    // A segment of a version that is not read looks like a damaged page to the reader of another; its first page tells. It is of
+    // another cluster then, for an upgrade makes a new one; the same cluster with another magic is damage.
+    if let Err(WalError::UnsupportedVersion { path, magic, .. }) = WalDir::open(&end.file, None)
+        && system_id_of(&path).is_some_and(|id| id != identity.system_id)
+    {
         return magic_error(&path, magic);
     }
     Error::DataLoss { lsn: end.lsn, file: end.file.display().to_string(), reason: end.reason.to_string() }
+}
+
+/// The system identifier on a segment's first page, whatever its version.
+fn system_id_of(segment: &Path) -> Option<u64> {
+    let mut head = Vec::new();
+    std::fs::File::open(segment).ok()?.take(u64::from(LONG_HEADER_LEN)).read_to_end(&mut head).ok()?;
+    Some(PageHeader::read(&head).ok()?.long?.system_id)
 }
 
 /// An error while reading.

@@ -371,6 +371,45 @@ async fn damage_ends_the_stream_after_what_is_before_it() {
 }
 
 #[tokio::test]
+async fn a_flipped_bit_anywhere_never_gives_a_wrong_record() {
+    let wal = fixture(15);
+    let (expected, _) = records(wal.path());
+    let (mut told, mut unnoticed) = (0, 0);
+    for step in 0..48u64 {
+        let files = segments(wal.path());
+        let victim = &files[(step % files.len() as u64) as usize];
+        let good = std::fs::read(victim).unwrap();
+        let mut bad = good.clone();
+        let at = (step * 0x9E37_79B9 % bad.len() as u64) as usize;
+        bad[at] ^= 1 << (step % 8);
+        std::fs::write(victim, &bad).unwrap();
+        let data = tempfile::tempdir().unwrap();
+        // Without its first segment the directory would say itself another cluster; that is refused at the start.
+        if let Ok(node) = primary_node::PrimaryNode::start(support::config(wal.path(), data.path())).await {
+            let channel = tonic::transport::Channel::from_shared(format!("http://{}", node.addr())).unwrap();
+            let node = Node { channel: channel.connect().await.unwrap(), node, data };
+            let (batches, ended) = node.open(start()).await.drain().await;
+            let got = raw_records(&batches);
+            assert_eq!(got, expected[..got.len()], "bit {} of byte {at} in {}", step % 8, victim.display());
+            match ended {
+                Ok(_) => {
+                    assert_eq!(got.len(), expected.len());
+                    unnoticed += 1;
+                }
+                Err(status) => {
+                    assert_eq!(reason_of(&status), Some(Reason::WalCorrupt));
+                    told += 1;
+                }
+            }
+            node.stop().await;
+        }
+        std::fs::write(victim, &good).unwrap();
+    }
+    // Some bits lie in what a switch left unused.
+    assert!(told > 20 && told > unnoticed, "{told} told, {unnoticed} in unused space");
+}
+
+#[tokio::test]
 async fn a_torn_tail_is_told_and_a_missing_segment_too() {
     let wal = fixture(15);
     let last = segments(wal.path()).pop().unwrap();
@@ -416,6 +455,7 @@ async fn a_segment_of_a_version_that_is_not_read_is_refused_by_name() {
     let last = segments(wal.path()).pop().unwrap();
     let mut bytes = std::fs::read(&last).unwrap();
     bytes[..2].copy_from_slice(&0xD120u16.to_le_bytes());
+    bytes[24] ^= 1;
     std::fs::write(&last, &bytes).unwrap();
     let status = node.open(start()).await.drain().await.1.unwrap_err();
     assert_eq!((status.code(), reason_of(&status)), (Code::Unimplemented, Some(Reason::WalMagicUnknown)));

@@ -133,7 +133,7 @@ impl BatchReader {
                 self.position = self.position.max(end.lsn);
                 Ok(Filled::CaughtUp)
             }
-            Some(end) => Err(end_error(end)),
+            Some(end) => Err(end_error(end, &self.reader.identity())),
         }
     }
 

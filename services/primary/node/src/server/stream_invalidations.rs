@@ -193,7 +193,7 @@ impl Source {
         if caught_up && let Some(end) = reader.end() {
             if !end.is_complete() {
                 if responses.is_empty() && self.position >= self.log.oldest() {
-                    return Err(end_error(end));
+                    return Err(end_error(end, &self.log.identity()));
                 }
                 // Tell what was read; the next look finds the same end, or that WAL was removed.
                 caught_up = false;
