@@ -64,19 +64,6 @@ pub enum Distribution {
     OnDemand,
 }
 
-/// What happens when the changes of unfinished transactions pass the memory limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Memory {
-    /// A (sub)transaction is spilled at every 4096 changes (up to 12).
-    FixedCount,
-    /// The largest is spilled, found by looking at all (13–16).
-    LargestByScan,
-    /// The largest is spilled, found by a heap (17).
-    LargestByHeap,
-    /// As [`Memory::LargestByHeap`], and a transaction known as aborted is dropped instead (18).
-    LargestByHeapDropAborted,
-}
-
 /// One row of choices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
@@ -94,8 +81,6 @@ pub struct Profile {
     pub message_rule: MessageRule,
     /// What running transactions get.
     pub distribution: Distribution,
-    /// What memory pressure does.
-    pub memory: Memory,
     /// Bytes of a historic snapshot without its xids: 192 up to 13 and from 17 on, 208 in 14–16.
     pub snapshot_header_bytes: u64,
 }
@@ -107,7 +92,7 @@ type Named = (&'static str, fn(&mut Profile));
 const ROWS: &[Named] = &[
     ("pg96", |_| ()),
     ("pg10", pg10),
-    ("pg13.6", pg13_6),
+    ("pg13.6", pg10),
     ("pg13", pg13),
     ("pg14.5", pg14_5),
     ("pg14", pg14),
@@ -117,7 +102,7 @@ const ROWS: &[Named] = &[
     ("pg17.5", pg17_5),
     ("pg17", pg17),
     ("pg17.6", pg17),
-    ("pg18", pg18),
+    ("pg18", pg17),
     ("indexed", indexed),
 ];
 
@@ -131,32 +116,24 @@ const SWITCHES: &[Named] = &[
     ("collapse-messages", |p| p.message_rule = MessageRule::OnceUnlessLoaded),
     ("distribute-messages", |p| p.distribution = Distribution::KeptApart),
     ("on-demand-snapshots", |p| p.distribution = Distribution::OnDemand),
-    ("victim-heap", |p| p.memory = Memory::LargestByHeap),
-    ("drop-aborted", |p| p.memory = Memory::LargestByHeapDropAborted),
 ];
 
-/// 9.6.4 and 10–12.
+/// 9.6.4 and 10–12; 13 before messages were distributed.
 fn pg10(p: &mut Profile) {
     p.catcache_search = CatcacheSearch::Direct;
     p.callback_search = CallbackSearch::Chain;
     p.map_initial_size = 64;
 }
 
-/// 13 before messages were distributed.
-fn pg13_6(p: &mut Profile) {
-    pg10(p);
-    p.memory = Memory::LargestByScan;
-}
-
 /// The last 13.
 fn pg13(p: &mut Profile) {
-    pg13_6(p);
+    pg10(p);
     p.distribution = Distribution::KeptApart;
 }
 
 /// 14–16 before messages were distributed.
 fn pg14_5(p: &mut Profile) {
-    pg13_6(p);
+    pg10(p);
     p.message_rule = MessageRule::PerRecord;
     p.snapshot_header_bytes = 208;
 }
@@ -173,22 +150,15 @@ fn pg17_5(p: &mut Profile) {
     p.distribution = Distribution::FedBack;
 }
 
-/// 17.6 and later.
+/// 17.6 and later, 18.
 fn pg17(p: &mut Profile) {
     pg14(p);
-    p.memory = Memory::LargestByHeap;
     p.snapshot_header_bytes = 192;
-}
-
-/// 18.
-fn pg18(p: &mut Profile) {
-    pg17(p);
-    p.memory = Memory::LargestByHeapDropAborted;
 }
 
 /// walstorm's own.
 fn indexed(p: &mut Profile) {
-    pg18(p);
+    pg17(p);
     p.map_invalidation = MapInvalidation::ReverseIndex;
     p.message_rule = MessageRule::OnceUnlessLoaded;
     p.distribution = Distribution::OnDemand;
@@ -223,7 +193,6 @@ impl Profile {
             map_invalidation: MapInvalidation::Scan,
             message_rule: MessageRule::AtEachCommand,
             distribution: Distribution::SnapshotOnly,
-            memory: Memory::FixedCount,
             snapshot_header_bytes: 192,
         }
     }
