@@ -207,7 +207,7 @@ impl Decoder {
             RecordBody::XactInvalidations(messages) => self.xact_invalidations(record, messages),
             RecordBody::StandbyInvalidations(invalidations) if self.rules.standby_invalidations => {
                 self.check(record, &invalidations.messages)?;
-                invalidations.messages.iter().for_each(|message| self.caches.execute(message));
+                self.caches.execute_all(&invalidations.messages);
                 Ok(())
             }
             RecordBody::LogicalMessage(message) => {
@@ -328,7 +328,7 @@ impl Decoder {
             self.reorder_buffer.add_invalidations(at, record.lsn, messages);
             self.reorder_buffer.set_catalog_changes(at);
         } else {
-            messages.iter().for_each(|message| self.caches.execute(message));
+            self.caches.execute_all(messages);
         }
         Ok(())
     }

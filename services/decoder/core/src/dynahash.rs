@@ -107,6 +107,12 @@ impl<K: HashKey, V> DynaHash<K, V> {
         None
     }
 
+    /// Reads the head of `key`'s chain, as [`DynaHash::find`] will; gives something that depends on it.
+    pub(crate) fn touch(&self, key: &K) -> u32 {
+        let head = self.buckets[self.bucket(key.hash())];
+        self.slots.get(head as usize).map_or(0, |slot| slot.hash)
+    }
+
     /// The value of `key`.
     pub(crate) fn get(&self, key: &K) -> Option<&V> {
         self.find(key).and_then(|at| self.slots[at as usize].value.as_ref())

@@ -36,6 +36,12 @@ const RELCACHE_CALLBACKS: u64 = 3;
 /// Catalogs scanned to build a relation: `pg_class` and `pg_attribute` (`RelationBuildDesc`).
 const SCANS_TO_BUILD: u64 = 2;
 
+/// Messages whose entries are read together before they are executed.
+pub(crate) const TOUCHED_AHEAD: usize = 16;
+
+/// Entries of the map from which on that is worth its price.
+const TOUCH_FROM: usize = 4096;
+
 /// Sizes of the caches, for metrics and tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheSizes {
@@ -114,6 +120,29 @@ impl Caches {
     /// Messages and resets so far, which is how often the caches may have lost something.
     fn executed(&self) -> u64 {
         self.work.messages_executed
+    }
+
+    /// Executes messages in order.
+    pub(crate) fn execute_all(&mut self, messages: &[InvalidationMessage]) {
+        for ahead in messages.chunks(TOUCHED_AHEAD) {
+            self.touch(ahead);
+            ahead.iter().for_each(|message| self.execute(message));
+        }
+    }
+
+    /// Reads what some relcache messages will need. One after another each would wait for memory several times; read together
+    /// the waits overlap. Worth it only with more entries than the CPU's first caches hold, and without a scan.
+    pub(crate) fn touch(&self, ahead: &[InvalidationMessage]) {
+        if self.map.len() < TOUCH_FROM || !self.map.is_indexed() {
+            return;
+        }
+        let mut read = 0;
+        for message in ahead {
+            if let InvalidationMessage::Relcache { rel, .. } = message {
+                read ^= self.map.touch(*rel) ^ self.relcache.touch(*rel);
+            }
+        }
+        std::hint::black_box(read);
     }
 
     /// `LocalExecuteInvalidationMessage`.

@@ -68,6 +68,11 @@ impl Relcache {
         marker.leave(outer);
     }
 
+    /// Reads what a message for `rel` will need; see [`crate::relfilenode_map::RelfilenodeMap::touch`].
+    pub(crate) fn touch(&self, rel: Oid) -> u32 {
+        self.table.touch(&rel)
+    }
+
     /// Whether a message for `rel` would drop anything.
     pub(crate) fn concerned(&self, rel: Oid) -> bool {
         if rel.is_valid() { self.contains(rel) } else { self.table.len() > 0 }

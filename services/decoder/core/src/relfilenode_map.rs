@@ -91,6 +91,11 @@ impl RelfilenodeMap {
         self.table.len()
     }
 
+    /// Messages follow the reverse index.
+    pub(crate) fn is_indexed(&self) -> bool {
+        self.index.is_some()
+    }
+
     /// Buckets.
     pub(crate) fn buckets(&self) -> usize {
         self.table.buckets()
@@ -151,6 +156,12 @@ impl RelfilenodeMap {
             work.map_entries_dropped += 1;
             at = entry.after;
         }
+    }
+
+    /// Reads what a message for `rel` will need, so that it is in the CPU's caches then. Gives something that depends on it.
+    pub(crate) fn touch(&self, rel: Oid) -> u32 {
+        let head = self.index.as_ref().and_then(|index| index.get(&rel));
+        head.and_then(|at| self.table.slot(*at)).map_or(0, |(key, entry)| self.table.touch(key) ^ entry.after)
     }
 
     /// Whether a message for `rel` would drop anything. O(1) with the reverse index; without it, "maybe".

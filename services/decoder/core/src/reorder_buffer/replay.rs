@@ -28,7 +28,7 @@ use pg_types::record::{CommitRecord, TruncateRecord};
 use pg_types::{InvalidationMessage, Lsn, Oid, RelFileLocator, Xid};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::invalidation::Caches;
+use crate::invalidation::{Caches, TOUCHED_AHEAD};
 use crate::output::{Action, DecodedChange, DecodedTransaction, OutputSink, Relation, RelationChanges};
 use crate::profile::MessageRule;
 use crate::relations::Relations;
@@ -265,18 +265,22 @@ impl Replay<'_> {
     /// `ReorderBufferExecuteInvalidations`, as the rule wants it.
     fn execute(&mut self, messages: &[InvalidationMessage]) {
         if self.rule != MessageRule::OnceUnlessLoaded {
-            messages.iter().for_each(|message| self.caches.execute(message));
+            self.caches.execute_all(messages);
             return;
         }
         if self.buffers.executed_order.is_empty() {
             self.buffers.loads_before = self.caches.loads;
         }
-        for message in messages {
-            if self.buffers.executed.insert(*message) {
-                self.buffers.executed_order.push(*message);
-                self.caches.execute(message);
-            } else if self.caches.concerned(message) {
-                self.caches.execute(message);
+        for ahead in messages.chunks(TOUCHED_AHEAD) {
+            self.caches.touch(ahead);
+            for message in ahead {
+                let first = self.buffers.executed.insert(*message);
+                if first {
+                    self.buffers.executed_order.push(*message);
+                }
+                if first || self.caches.concerned(message) {
+                    self.caches.execute(message);
+                }
             }
         }
     }
@@ -350,7 +354,7 @@ pub(crate) fn forget(caches: &mut Caches, tree: &[Txn], commit: &CommitRecord) {
     let top = &tree[0];
     if top.has_base_snapshot() {
         let own = if top.messages.is_empty() { &commit.messages } else { &top.messages };
-        own.iter().for_each(|message| caches.execute(message));
+        caches.execute_all(own);
     }
 }
 
