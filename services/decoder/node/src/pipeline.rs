@@ -67,7 +67,7 @@ pub(crate) struct Pipeline {
     pub(crate) wal: &'static WalProfile,
     /// The decoder, once the database is known.
     decoder: Option<Decoder>,
-    /// Batches from before that.
+    /// Batches from before that; the checkpoint stays before them.
     waiting: Vec<Batch>,
     /// Takes what is decoded.
     sink: EventSink,
@@ -181,6 +181,7 @@ impl Pipeline {
                 must: "be set: no change in the first batches of WAL tells it",
             });
         }
+        self.checkpoint.decoded_lsn = self.checkpoint.decoded_lsn.max(batch.end);
         self.waiting.push(batch);
         Ok(())
     }
@@ -190,15 +191,16 @@ impl Pipeline {
         for place in places(batch) {
             let (lsn, end_lsn, bytes) = place?;
             let record = pg_wal::decode_bytes(self.wal, lsn, end_lsn, bytes, Crc::Check)?;
-            let target = match record.body {
-                RecordBody::Insert(insert) => insert.target,
-                RecordBody::MultiInsert(insert) => insert.target,
-                RecordBody::Update(update) => update.target,
-                RecordBody::Delete(delete) => delete.target,
+            let database = match record.body {
+                RecordBody::Insert(insert) => insert.target.db,
+                RecordBody::MultiInsert(insert) => insert.target.db,
+                RecordBody::Update(update) => update.target.db,
+                RecordBody::Delete(delete) => delete.target.db,
+                RecordBody::LogicalMessage(message) => message.db,
                 _ => continue,
             };
-            if target.db != Oid::INVALID {
-                return Ok(Some(target.db));
+            if database != Oid::INVALID {
+                return Ok(Some(database));
             }
         }
         Ok(None)
@@ -266,10 +268,11 @@ impl Pipeline {
         self.published_at = Instant::now();
         self.sink.finish();
         self.write_finished()?;
-        let Some(decoder) = &self.decoder else { return Ok(()) };
-        self.checkpoint.consistent = decoder.state() == SnapBuildState::Consistent;
         self.checkpoint.output_end = self.writer.end();
-        self.checkpoint.restart_lsn = self.checkpoint.restart_lsn.max(decoder.restart_lsn());
+        if let Some(decoder) = &self.decoder {
+            self.checkpoint.consistent = decoder.state() == SnapBuildState::Consistent;
+            self.checkpoint.restart_lsn = self.checkpoint.restart_lsn.max(decoder.restart_lsn());
+        }
         self.outlets.flusher.offer(FlushRequest { sync: self.writer.sync_point(), checkpoint: self.checkpoint.clone() });
         self.report();
         Ok(())
@@ -277,17 +280,19 @@ impl Pipeline {
 
     /// Tells everyone how far decoding is.
     fn report(&mut self) {
-        let Some(decoder) = &self.decoder else { return };
         let totals = self.sink.take_totals();
-        let work = decoder.work() - std::mem::replace(&mut self.published_work, decoder.work());
+        let decoder = self.decoder.as_ref();
+        let total = decoder.map(Decoder::work).unwrap_or_default();
+        let work = total - std::mem::replace(&mut self.published_work, total);
         {
             let mut costliest = self.outlets.costliest.lock().unwrap_or_else(PoisonError::into_inner);
             self.sink.costs.drain(..).for_each(|cost| costliest.add(cost));
         }
         let (end, decoded) = (self.writer.end(), self.checkpoint.decoded_lsn);
         self.outlets.state.send_modify(|state| {
-            state.snapshot = decoder.state();
-            state.sizes = decoder.sizes();
+            if let Some(decoder) = decoder {
+                (state.snapshot, state.sizes) = (decoder.state(), decoder.sizes());
+            }
             state.decoded_lsn = decoded;
             state.output_end = end;
             state.transactions += totals.transactions;

@@ -102,6 +102,35 @@ async fn a_subscriber_that_never_confirms_stops_at_its_credit_and_stalls_nobody(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hundreds_of_subscribers_get_the_same() {
+    let wal = fixture(13);
+    let (items, end) = expected(wal.path());
+    let ((_a, primary_data), (_b, data)) = (folder(), folder());
+    let primary = primary(wal.path(), &primary_data, any()).await;
+    let node = DecoderNode::start(config(primary.addr(), &data)).await.unwrap();
+    let (mut first, _) = Subscription::open_when_ready(node.addr(), start()).await;
+    let channel = support::connect(node.addr()).await;
+    let mut others = Vec::new();
+    for i in 0..300 {
+        let named = walstorm_proto::decoder::v1::SubscribeStart { subscription: format!("reader_{i}"), ..start() };
+        let mut subscription = Subscription::open(channel.clone(), named).await;
+        let items = items.clone();
+        others.push(tokio::spawn(async move {
+            assert!(matches!(subscription.next().await, Ok(Some(Kind::Started(_)))));
+            subscription.read_to(end).await;
+            assert_same(&subscription.items, &items);
+        }));
+    }
+    first.read_to(end).await;
+    for other in others {
+        other.await.unwrap();
+    }
+    drop((first, channel));
+    node.shutdown().await.unwrap();
+    primary.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn decoder_and_primary_restart_and_nothing_is_lost_or_repeated() {
     let wal = fixture(18);
     let (items, end) = expected(wal.path());

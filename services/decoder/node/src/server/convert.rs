@@ -171,7 +171,6 @@ pub(crate) fn decoder_state(state: &NodeState, profile: &str, subscriptions: usi
         connected: state.connected,
         last_error: state.last_error.clone(),
         buffered_transactions: sizes.transactions as u64,
-        buffered_bytes: 0,
         catcache_entries: sizes.caches.catcache_entries as u64,
         relcache_entries: sizes.caches.relcache_entries as u64,
         map_entries: sizes.caches.map_entries as u64,
