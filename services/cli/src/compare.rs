@@ -111,44 +111,66 @@ pub fn compare(input: &WalInput, profiles: &[Profile]) -> anyhow::Result<(Vec<Ro
     let mut reference = None;
     let mut end = None;
     for profile in profiles {
-        let mut decoder = input.decoder(profile.clone());
-        let mut sink = Digest::default();
-        let start = Instant::now();
-        let marker = decoder.current_function();
-        let (decoded, cpu) = sample(&marker, || input.decode(&mut decoder, &mut sink));
-        let wall_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        end = Some(decoded.with_context(|| format!("decode under profile {profile}"))?);
-        let digest = sink.0.finish();
-        let identical_output = *reference.get_or_insert(digest) == digest;
-        rows.push(Row { profile: profile.clone(), work: decoder.work(), cpu, wall_ns, identical_output });
+        let (row, digest, ended) = measure(input, profile, reference, &mut |_| ())?;
+        reference.get_or_insert(digest);
+        end = Some(ended);
+        rows.push(row);
     }
     Ok((rows, end.context("no profile was named: --profiles P,P,...")?))
 }
 
-/// A hash of everything that is given out, in order.
-#[derive(Default)]
-struct Digest(DefaultHasher);
+/// Decodes `input` under one profile. `observe` sees every transaction. Gives what it cost, a digest of what was decoded, and how
+/// the WAL ended; the output is identical if the digest equals `reference`, or if there is none.
+///
+/// # Errors
+/// The input cannot be read or decoded.
+pub fn measure(
+    input: &WalInput,
+    profile: &Profile,
+    reference: Option<u64>,
+    observe: &mut dyn FnMut(&DecodedTransaction),
+) -> anyhow::Result<(Row, u64, WalEnd)> {
+    let mut decoder = input.decoder(profile.clone());
+    let mut sink = Digest { hasher: DefaultHasher::new(), observe };
+    let start = Instant::now();
+    let marker = decoder.current_function();
+    let (decoded, cpu) = sample(&marker, || input.decode(&mut decoder, &mut sink));
+    let wall_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let end = decoded.with_context(|| format!("decode under profile {profile}"))?;
+    let digest = sink.hasher.finish();
+    let identical_output = reference.unwrap_or(digest) == digest;
+    Ok((Row { profile: profile.clone(), work: decoder.work(), cpu, wall_ns, identical_output }, digest, end))
+}
 
-impl OutputSink for Digest {
+/// A hash of everything that is given out, in order.
+struct Digest<'a> {
+    /// The hash so far.
+    hasher: DefaultHasher,
+    /// Who else looks at transactions.
+    observe: &'a mut dyn FnMut(&DecodedTransaction),
+}
+
+impl OutputSink for Digest<'_> {
     fn begin(&mut self, xid: Xid, first_lsn: Lsn, commit_lsn: Lsn) {
-        (1, xid, first_lsn, commit_lsn).hash(&mut self.0);
+        (1, xid, first_lsn, commit_lsn).hash(&mut self.hasher);
     }
 
     fn change(&mut self, change: &DecodedChange<'_>) {
-        (2, change.lsn, &change.relation.name, change.action, change.rows).hash(&mut self.0);
+        (2, change.lsn, &change.relation.name, change.action, change.rows).hash(&mut self.hasher);
     }
 
     fn truncate(&mut self, lsn: Lsn, relations: &[&Relation], record: &TruncateRecord) {
-        (3, lsn, relations.len(), record.cascade, record.restart_seqs).hash(&mut self.0);
-        relations.iter().for_each(|relation| relation.name.hash(&mut self.0));
+        (3, lsn, relations.len(), record.cascade, record.restart_seqs).hash(&mut self.hasher);
+        relations.iter().for_each(|relation| relation.name.hash(&mut self.hasher));
     }
 
     fn message(&mut self, lsn: Lsn, message: &LogicalMessageRecord) {
-        (4, lsn, &message.prefix, &message.message).hash(&mut self.0);
+        (4, lsn, &message.prefix, &message.message).hash(&mut self.hasher);
     }
 
     fn commit(&mut self, t: &DecodedTransaction) {
-        (5, t.xid, t.end_lsn, t.commit_time, &t.subxids, t.changes(), t.messages.invalidations()).hash(&mut self.0);
+        (5, t.xid, t.end_lsn, t.commit_time, &t.subxids, t.changes(), t.messages.invalidations()).hash(&mut self.hasher);
+        (self.observe)(t);
     }
 }
 

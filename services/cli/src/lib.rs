@@ -43,7 +43,7 @@ pub enum Command {
 /// Whatever the command could not do, with the place and the remedy in its message.
 pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
-        Command::Run(args) => run::main(args),
+        Command::Run(args) => run::main(&args),
         Command::Wal(args) => wal::main(args),
         Command::Decode(args) => decode::main(&args),
         Command::Snapshot(args) => snapshot::main(&args),

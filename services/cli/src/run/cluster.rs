@@ -1,0 +1,149 @@
+//! A primary, a decoder and a standby in this process, talking gRPC on loopback. `walstorm run` and the tests start one a source.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use decoder_node::{DecoderConfig, DecoderNode, NodeParts};
+use pg_types::Lsn;
+use primary_node::{PrimaryConfig, PrimaryNode};
+use service_kit::telemetry::{Export, SamplingConfig, TelemetryConfig};
+use service_kit::{Clock, Drain, SystemClock};
+use standby_node::StandbyNode;
+use tokio::time::{Duration, timeout};
+
+/// Any free port of loopback.
+const ANY_PORT: &str = "127.0.0.1:0";
+
+/// How long the nodes may take to stop.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+
+/// Which nodes to start, and how.
+#[derive(Clone, Debug)]
+pub struct ClusterConfig {
+    /// Where the primary's WAL comes from.
+    pub source: primary_node::config::SourceConfig,
+    /// Folder for what the nodes keep: `primary`, `decoder` and `standby` are made in it.
+    pub data_dir: PathBuf,
+    /// Profile of the decoder.
+    pub decoder_profile: String,
+    /// Profile of the standby; none for that of the WAL's version.
+    pub standby_profile: Option<String>,
+    /// Settings that size the standby's array.
+    pub standby_settings: standby_node::config::SizeSettings,
+    /// Folder with csv files that name the relations.
+    pub catalog: Option<PathBuf>,
+    /// Which transactions are traced.
+    pub sampling: SamplingConfig,
+    /// Where spans go.
+    pub export: Export,
+}
+
+/// Three nodes that run.
+#[derive(Debug)]
+pub struct Cluster {
+    /// Serves the WAL.
+    pub primary: PrimaryNode,
+    /// Decodes it.
+    pub decoder: DecoderNode,
+    /// Replays it.
+    pub standby: StandbyNode,
+}
+
+/// What the nodes reached.
+#[derive(Clone, Debug)]
+pub struct Reached {
+    /// End of the primary's WAL.
+    pub end: Lsn,
+    /// Why the decoder or the standby did not get there, each in a sentence; empty if both did.
+    pub stopped: Vec<String>,
+}
+
+impl Cluster {
+    /// Starts the nodes, each with the addresses of those that it talks to.
+    ///
+    /// # Errors
+    /// A node does not start.
+    pub async fn start(config: ClusterConfig) -> anyhow::Result<Self> {
+        let telemetry = TelemetryConfig { sampling: config.sampling.clone(), ..TelemetryConfig::default() };
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let mut primary_config = PrimaryConfig {
+            data_dir: config.data_dir.join("primary"),
+            source: config.source,
+            telemetry: telemetry.clone(),
+            ..PrimaryConfig::default()
+        };
+        primary_config.server.listen = ANY_PORT.to_owned();
+        let primary = PrimaryNode::start_with(primary_config, config.export.clone(), Arc::clone(&clock), Drain::new())
+            .await
+            .context("start the primary")?;
+        let endpoint = format!("http://{}", primary.addr());
+
+        let mut decoder_config = DecoderConfig {
+            data_dir: config.data_dir.join("decoder"),
+            profile: config.decoder_profile,
+            catalog: config.catalog,
+            telemetry: telemetry.clone(),
+            ..DecoderConfig::default()
+        };
+        decoder_config.server.listen = ANY_PORT.to_owned();
+        decoder_config.primary.endpoint.clone_from(&endpoint);
+        let parts = NodeParts { clock: Arc::clone(&clock), export: Some(config.export.clone()) };
+        let decoder = DecoderNode::start_with(decoder_config, parts, Drain::new()).await.context("start the decoder")?;
+
+        let mut standby_config = standby_node::Config {
+            data_dir: Some(config.data_dir.join("standby")),
+            profile: config.standby_profile,
+            settings: config.standby_settings,
+            telemetry,
+            // Compressions by the wall clock would make two runs of one seed differ.
+            idle_compression: false,
+            ..standby_node::Config::default()
+        };
+        standby_config.server.listen = ANY_PORT.to_owned();
+        standby_config.primary.endpoint = endpoint;
+        let standby =
+            StandbyNode::start_with(standby_config, config.export, clock, Drain::new()).await.context("start the standby")?;
+        Ok(Self { primary, decoder, standby })
+    }
+
+    /// Waits until the primary's source has ended and both followers have all of it, or have stopped on the way.
+    ///
+    /// # Errors
+    /// A node is gone.
+    pub async fn finished(&self) -> anyhow::Result<Reached> {
+        let mut log = self.primary.log().subscribe();
+        let end = *log.wait_for(|end| end.closed).await.context("the primary is gone")?;
+        let mut stopped = Vec::new();
+        let mut decoder = self.decoder.state();
+        let decoded = decoder.wait_for(|s| s.halted || s.decoded_lsn >= end.lsn && s.applied_lsn >= end.lsn).await;
+        let decoded = decoded.context("the decoder is gone")?.clone();
+        if decoded.halted {
+            stopped.push(format!("the decoder stopped at {}: {}", decoded.decoded_lsn, decoded.last_error));
+        }
+        let mut standby = self.standby.progress();
+        let replayed = standby.wait_for(|p| p.halt.is_some() || p.replay_lsn >= end.lsn).await;
+        if let Some(halt) = &replayed.context("the standby is gone")?.halt {
+            stopped.push(format!("the standby: {halt}"));
+        }
+        Ok(Reached { end: end.lsn, stopped })
+    }
+
+    /// Stops the nodes, consumers first, and exports the last spans.
+    ///
+    /// # Errors
+    /// A node failed, or does not stop.
+    pub async fn shutdown(self) -> anyhow::Result<()> {
+        let Self { primary, decoder, standby } = self;
+        let stopping = async {
+            standby.shutdown().await.context("stop the standby")?;
+            decoder.shutdown().await.context("stop the decoder")?;
+            primary.shutdown().await.context("stop the primary")?;
+            Ok(())
+        };
+        match timeout(STOP_LIMIT, stopping).await {
+            Ok(stopped) => stopped,
+            Err(_) => bail!("the nodes did not stop within {STOP_LIMIT:?}"),
+        }
+    }
+}

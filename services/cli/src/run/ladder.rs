@@ -1,0 +1,161 @@
+//! The ladders: incidents with the figures that others published, and the sizes and profiles at which a run plays them.
+//!
+//! Published figures are of other machines and sizes; what compares is the order of the steps and the ratios between them. Sizes
+//! are chosen so that the slowest profile fits into a run that one waits for; a scenario file may be played at any other size.
+
+use primary_core::{Overrides, ParameterValue};
+
+/// One profile of a ladder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rung {
+    /// The profile.
+    pub profile: &'static str,
+    /// The published figure for it, empty if there is none.
+    pub published: &'static str,
+    /// What this step changed, in a few words.
+    pub change: &'static str,
+}
+
+/// A scenario as a ladder.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ladder {
+    /// The scenario.
+    pub scenario: &'static str,
+    /// What was published, in one line.
+    pub headline: &'static str,
+    /// Parameters that are set for a run, with their values.
+    pub scale: &'static [(&'static str, &'static str)],
+    /// The scale for people, beside the published one.
+    pub scale_text: &'static str,
+    /// What is compared.
+    pub side: Side,
+    /// The profiles, slowest first.
+    pub rungs: &'static [Rung],
+    /// The published profile of functions: per rung, shares in per cent by PostgreSQL's names.
+    pub functions: &'static [&'static [(&'static str, u32)]],
+}
+
+/// Who pays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The decoder.
+    Decoder,
+    /// Readers on the standby.
+    Standby,
+}
+
+/// A rung.
+const fn rung(profile: &'static str, published: &'static str, change: &'static str) -> Rung {
+    Rung { profile, published, change }
+}
+
+/// All ladders.
+pub const LADDERS: &[Ladder] = &[
+    Ladder {
+        scenario: "catalog-churn",
+        headline: "2017: one decoder beside a storm of schema changes, 115 s, after three fixes 13 s",
+        scale: &[],
+        scale_text: "10,000 tables known, 700 transactions that change schemas (published: 10,000 tables, no number)",
+        side: Side::Decoder,
+        rungs: &[
+            rung("pg96", "115 s", "as it was"),
+            rung("pg96+direct-syscache", "55 s", "the cache of a message by index"),
+            rung("pg96+direct-syscache+small-map", "21 s", "64 buckets in the map, not 1024"),
+            rung("pg10", "13 s", "callbacks in a chain per cache"),
+            rung("pg14", "", "each message once, not at each command"),
+            rung("indexed", "", "walstorm: nothing is searched"),
+        ],
+        functions: &[
+            &[("CatalogCacheIdInvalidate", 53), ("hash_seq_search", 31), ("CallSyscacheCallbacks", 6)],
+            &[("hash_seq_search", 59)],
+            &[("CallSyscacheCallbacks", 23), ("LocalExecuteInvalidationMessage", 17), ("CatCacheInvalidate", 16)],
+            &[("CatCacheInvalidate", 23)],
+        ],
+    },
+    Ladder {
+        scenario: "standby-gaps",
+        headline: "2021: one function took 23 % of a standby's CPU (13), 0.76 % with skip offsets",
+        scale: &[("duration", "30s"), ("longest", "30s")],
+        scale_text: "30 s of 16 writers beside 10 long transactions, max_connections 5000, 200 snapshots a second",
+        side: Side::Standby,
+        rungs: &[
+            rung("pg13.6", "23 %", "every slot between the oldest and the newest"),
+            rung("pg13.6+skip-offset", "0.76 %", "gaps are jumped over"),
+            rung("pg14.5", "6.2 %", "every slot; a snapshot may be kept"),
+            rung("pg14.5+skip-offset", "~0 %", "gaps are jumped over"),
+            rung("pg14", "", "compressed every 128 ends (2022)"),
+            rung("indexed", "", "walstorm: both"),
+        ],
+        functions: &[],
+    },
+    Ladder {
+        scenario: "truncate-partitions",
+        headline: "2020: one TRUNCATE of 1,000 partitions kept a walsender busy for 222 s, from 14 on less than 1 s",
+        scale: &[("partitions", "500")],
+        scale_text: "500 of 1,000 partitions (published: 1,000 of 2,000; up to 13 the cost is quadratic: 4 times as much)",
+        side: Side::Decoder,
+        rungs: &[
+            rung("pg13", "222 s", "all messages at each command"),
+            rung("pg14", "< 1 s", "each message once, and once at the end"),
+            rung("pg18", "", "as 14"),
+            rung("indexed", "", "walstorm: no scan, nothing twice"),
+        ],
+        functions: &[],
+    },
+];
+
+impl Ladder {
+    /// The ladder of a scenario that ships.
+    #[must_use]
+    pub fn of(scenario: &str) -> Option<&'static Ladder> {
+        LADDERS.iter().find(|ladder| ladder.scenario == scenario)
+    }
+
+    /// The sizes as overrides of the scenario's parameters.
+    #[must_use]
+    pub fn overrides(&self) -> Overrides {
+        self.scale.iter().map(|(name, value)| ((*name).to_owned(), ParameterValue::from(*value))).collect()
+    }
+
+    /// The rung of a profile, if it is on the ladder.
+    #[must_use]
+    pub fn rung(&self, profile: &str) -> Option<&'static Rung> {
+        self.rungs.iter().find(|rung| rung.profile == profile)
+    }
+
+    /// The published shares of functions for a profile; empty if there are none.
+    #[must_use]
+    pub fn published_functions(&self, profile: &str) -> &'static [(&'static str, u32)] {
+        let index = self.rungs.iter().position(|rung| rung.profile == profile);
+        index.and_then(|i| self.functions.get(i)).copied().unwrap_or(&[])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_ladder_is_a_scenario_that_ships_with_parameters_and_profiles_that_exist() {
+        assert_eq!(LADDERS.len(), primary_core::Scenario::names().count());
+        for ladder in LADDERS {
+            let scenario = primary_core::Scenario::load(ladder.scenario).unwrap();
+            scenario.plan(&ladder.overrides()).unwrap();
+            for rung in ladder.rungs {
+                match ladder.side {
+                    Side::Decoder => drop(rung.profile.parse::<decoder_core::Profile>().unwrap()),
+                    Side::Standby => drop(rung.profile.parse::<standby_core::StandbyProfile>().unwrap()),
+                }
+            }
+            assert!(ladder.functions.len() <= ladder.rungs.len());
+        }
+    }
+
+    #[test]
+    fn published_functions_are_functions_that_the_decoder_names() {
+        for (name, share) in LADDERS.iter().flat_map(|l| l.functions.iter().copied().flatten()) {
+            assert!(decoder_core::Function::ALL.iter().any(|f| f.name() == *name), "{name}");
+            assert!((1..100).contains(share));
+        }
+    }
+}

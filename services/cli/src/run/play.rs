@@ -1,0 +1,322 @@
+//! One source, played: through three nodes over gRPC, then under every profile.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use decoder_core::Profile;
+use indicatif::ProgressBar;
+use pg_types::{Lsn, PgVersion};
+use pg_wal::WalDir;
+use primary_core::Engine;
+use primary_core::scenario::Plan;
+use primary_node::config::SourceConfig;
+use service_kit::telemetry::{Export, SamplingConfig};
+use standby_core::StandbyProfile;
+use standby_node::config::SizeSettings;
+
+use super::Settings;
+use super::cluster::{Cluster, ClusterConfig};
+use super::ladder::{Ladder, Side};
+use super::out_dir::{create_private, make_dir};
+use super::profiles::{self, survey};
+use super::readers::Readers;
+use super::report::{
+    DecoderProfileReport, DecoderProfileTimings, PipelineReport, SourceReport, SourceTimings, StandbyProfileReport,
+    StandbyProfileTimings,
+};
+use super::sample_wal;
+use super::source::{Source, SourceKind};
+use super::standby_profiles::{SnapshotPlan, measure};
+use super::subscriber::Subscriber;
+
+/// Profiles under which a real WAL is decoded, beside that of its own version.
+const WAL_PROFILES: [&str; 5] = ["pg96", "pg10", "pg13", "pg14", "indexed"];
+/// Profiles under which readers of a standby walk over a real WAL, beside that of its own version.
+const WAL_STANDBY_PROFILES: [&str; 2] = ["pg13.6", "indexed"];
+/// Version whose WAL scenarios write.
+const SCENARIO_VERSION: PgVersion = PgVersion::V18;
+/// Snapshots a second of a WAL's own time, where no scenario says otherwise.
+const SNAPSHOTS_PER_SECOND: u64 = 100;
+/// Sessions that read the running standby.
+const READERS: u32 = 4;
+/// Snapshots a second that they take together, at most.
+const LIVE_SNAPSHOTS_PER_SECOND_MAX: u64 = 2000;
+
+/// How a source is set up.
+struct SetUp {
+    /// For the primary.
+    source: SourceConfig,
+    /// WAL that is there already; a scenario's comes with the run.
+    wal_dir: Option<PathBuf>,
+    /// Folder with names of relations.
+    catalog: Option<PathBuf>,
+    /// Settings of the standby.
+    standby_settings: SizeSettings,
+    /// Snapshots a second.
+    snapshots_per_second: u64,
+}
+
+/// Plays `source` with what the nodes keep in `folder`.
+///
+/// # Errors
+/// A node does not start, the WAL cannot be read, a profile cannot decode it.
+pub async fn play(
+    source: &Source,
+    settings: &Settings,
+    folder: &Path,
+    export: Export,
+    bar: &ProgressBar,
+) -> anyhow::Result<(SourceReport, SourceTimings)> {
+    let ladder = match &source.kind {
+        SourceKind::Scenario { file: None, .. } => Ladder::of(&source.name),
+        _ => None,
+    };
+    let set_up = set_up(source, settings, ladder, folder)?;
+    bar.set_message(format!("{}: through the nodes", source.name));
+    let mut timings = SourceTimings { source: source.name.clone(), ..SourceTimings::default() };
+    let (pipeline, wal_dir) = pipeline(&set_up, settings, folder, export, bar, &mut timings).await?;
+    bar.set_message(format!("{}: reading the WAL", source.name));
+    let wal = survey(&wal_dir)?;
+
+    let mut report = SourceReport {
+        source: source.name.clone(),
+        kind: match &source.kind {
+            SourceKind::Sample => "sample",
+            SourceKind::WalDir(_) => "wal",
+            SourceKind::Scenario { .. } => "scenario",
+        },
+        about: source.about(),
+        scale: ladder.map(|l| l.scale_text.to_owned()).unwrap_or_default(),
+        wal,
+        pipeline,
+        ranked_by: String::new(),
+        steps_all: 0,
+        costliest: Vec::new(),
+        decoder_profiles: Vec::new(),
+        standby_profiles: Vec::new(),
+    };
+    let own = format!("pg{}", report.wal.version);
+    let catalog = set_up.catalog.as_deref();
+    if ladder.is_none_or(|l| l.side == Side::Decoder) {
+        let names = settings.decoder_profiles(ladder.map(|l| l.rungs), &own, &WAL_PROFILES);
+        tokio::task::block_in_place(|| decode_under(&wal_dir, catalog, &names, &own, ladder, bar, &mut report, &mut timings))?;
+    }
+    if ladder.is_none_or(|l| l.side == Side::Standby) {
+        let names = settings.standby_profiles(ladder.map(|l| l.rungs), &own, &WAL_STANDBY_PROFILES);
+        let plan = SnapshotPlan { settings: set_up.standby_settings.into(), per_second: set_up.snapshots_per_second };
+        tokio::task::block_in_place(|| read_under(&wal_dir, &names, &plan, ladder, bar, &mut report, &mut timings))?;
+    }
+    Ok((report, timings))
+}
+
+/// Where the WAL comes from, and what the nodes must know.
+fn set_up(source: &Source, settings: &Settings, ladder: Option<&Ladder>, folder: &Path) -> anyhow::Result<SetUp> {
+    let mut set_up = SetUp {
+        source: SourceConfig::default(),
+        wal_dir: None,
+        catalog: settings.catalog.clone(),
+        standby_settings: SizeSettings { max_prepared_transactions: 100, ..SizeSettings::default() },
+        snapshots_per_second: SNAPSHOTS_PER_SECOND,
+    };
+    match &source.kind {
+        SourceKind::Sample => {
+            let (wal, catalog) = (folder.join("wal"), folder.join("catalog"));
+            sample_wal::unpack(&wal, &catalog)?;
+            set_up.catalog = Some(catalog);
+            set_up.wal_dir = Some(wal);
+        }
+        SourceKind::WalDir(path) => set_up.wal_dir = Some(path.clone()),
+        SourceKind::Scenario { scenario, file } => {
+            let overrides = ladder.map(Ladder::overrides).unwrap_or_default();
+            let plan = scenario.plan(&overrides)?;
+            let name = file.as_ref().map_or_else(|| source.name.clone(), |path| path.to_string_lossy().into_owned());
+            set_up.source.scenario = Some(name);
+            set_up.source.parameters = overrides;
+            set_up.source.seed = settings.seed;
+            set_up.source.clock = settings.clock;
+            set_up.source.pg_version = SCENARIO_VERSION.major();
+            set_up.source.segment_bytes = 1 << 20;
+            set_up.source.fsync = false;
+            set_up.catalog = Some(write_catalog(&folder.join("catalog"), &plan)?);
+            set_up.standby_settings.max_connections = plan.server.max_connections;
+            set_up.standby_settings.max_prepared_transactions = plan.server.max_prepared_transactions;
+            if plan.snapshots_per_second > 0 {
+                set_up.snapshots_per_second = plan.snapshots_per_second;
+            }
+        }
+    }
+    set_up.source.wal_dir.clone_from(&set_up.wal_dir);
+    Ok(set_up)
+}
+
+/// Writes the names of the relations that a scenario begins with, so that people need not read file numbers.
+fn write_catalog(folder: &Path, plan: &Plan) -> anyhow::Result<PathBuf> {
+    make_dir(folder)?;
+    let engine = Engine::new(plan.clone(), SCENARIO_VERSION)?;
+    let path = folder.join("pg_class_start.csv");
+    let csv = engine.catalog().pg_class_csv();
+    create_private(&path)?.write_all(csv.as_bytes()).with_context(|| format!("write {}", path.display()))?;
+    Ok(folder.to_owned())
+}
+
+/// The three nodes, a subscriber and readers, until both followers have everything. Gives the WAL's directory too.
+async fn pipeline(
+    set_up: &SetUp,
+    settings: &Settings,
+    folder: &Path,
+    export: Export,
+    bar: &ProgressBar,
+    timings: &mut SourceTimings,
+) -> anyhow::Result<(PipelineReport, PathBuf)> {
+    let own = set_up.wal_dir.as_ref().map(|dir| WalDir::open(dir, None)).transpose()?;
+    let own = own.map(|dir| format!("pg{}", dir.identity().version));
+    let config = ClusterConfig {
+        source: set_up.source.clone(),
+        data_dir: folder.to_owned(),
+        decoder_profile: own.unwrap_or_else(|| "indexed".to_owned()),
+        standby_profile: set_up.wal_dir.is_none().then(|| "indexed".to_owned()),
+        standby_settings: set_up.standby_settings,
+        catalog: set_up.catalog.clone(),
+        sampling: SamplingConfig { ratio: settings.sampling, ..SamplingConfig::default() },
+        export,
+    };
+    let decoder_profile = config.decoder_profile.clone();
+    let begun = Instant::now();
+    let cluster = Cluster::start(config).await?;
+    let subscriber = Subscriber::start(cluster.decoder.addr()).await?;
+    let live_rate = set_up.snapshots_per_second.min(LIVE_SNAPSHOTS_PER_SECOND_MAX);
+    let readers = Readers::start(cluster.standby.addr(), READERS, live_rate).await?;
+    let reached = {
+        let finished = cluster.finished();
+        tokio::pin!(finished);
+        let mut ticks = tokio::time::interval(Duration::from_millis(100));
+        loop {
+            tokio::select! {
+                reached = &mut finished => break reached?,
+                _ = ticks.tick() => show_progress(&cluster, bar),
+            }
+        }
+    };
+    let decoder = cluster.decoder.state().borrow().clone();
+    let standby = cluster.standby.progress().borrow().clone();
+    let subscriber = subscriber.finished(decoder.output_end.min(reached.end)).await?;
+    timings.pipeline_wall_ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    timings.readers = readers.finish().await;
+    let wal_dir = set_up.wal_dir.clone().unwrap_or_else(|| folder.join("primary").join("wal"));
+    cluster.shutdown().await?;
+    for node in ["decoder", "standby"] {
+        let dir = folder.join(node);
+        if dir.exists() {
+            std::fs::remove_dir_all(&dir).with_context(|| format!("remove {}", dir.display()))?;
+        }
+    }
+    let report = PipelineReport {
+        decoder_profile,
+        standby_profile: standby.profile,
+        transactions_decoded: decoder.transactions,
+        subscriber,
+        decoder_work: decoder.work,
+        transactions_replayed: standby.transactions_ended,
+        records_replayed: standby.records_replayed,
+        standby_state: standby.state.map_or_else(|| "waiting to begin".to_owned(), |state| state.to_string()),
+        stopped: reached.stopped,
+    };
+    Ok((report, wal_dir))
+}
+
+/// How far the nodes are, on the bar.
+fn show_progress(cluster: &Cluster, bar: &ProgressBar) {
+    let end = cluster.primary.log().end().lsn;
+    let start = cluster.primary.log().oldest();
+    let decoded = cluster.decoder.state().borrow().decoded_lsn;
+    let replayed = cluster.standby.progress().borrow().replay_lsn;
+    let done = |lsn: Lsn| lsn.0.saturating_sub(start.0).min(end.0 - start.0);
+    bar.set_length((end.0 - start.0).max(1) * 2);
+    bar.set_position(done(decoded) + done(replayed));
+}
+
+/// The decoder under each profile.
+#[allow(clippy::too_many_arguments)]
+fn decode_under(
+    wal_dir: &Path,
+    catalog: Option<&Path>,
+    names: &[String],
+    own: &str,
+    ladder: Option<&Ladder>,
+    bar: &ProgressBar,
+    report: &mut SourceReport,
+    timings: &mut SourceTimings,
+) -> anyhow::Result<()> {
+    let profiles = names.iter().map(|name| name.parse::<Profile>()).collect::<Result<Vec<_>, _>>()?;
+    let rank_by = profiles.iter().find(|p| p.name == own).or(profiles.last()).context("no profile to decode under")?.clone();
+    bar.set_length(profiles.len() as u64);
+    bar.set_position(0);
+    let source = report.source.clone();
+    let mut done = 0;
+    let result = profiles::run(wal_dir, catalog, &profiles, &rank_by, &mut |profile| {
+        bar.set_message(format!("{source}: decoding as {profile}"));
+        bar.set_position(done);
+        done += 1;
+    })?;
+    for row in result.rows {
+        let published = ladder.and_then(|l| l.rung(&row.profile.name)).map_or("", |rung| rung.published);
+        timings.decoder_profiles.push(DecoderProfileTimings {
+            profile: row.profile.name.clone(),
+            cpu_ns: row.cpu.total_ns(),
+            functions_cpu_ns: row.cpu.by_function().collect(),
+            wall_ns: row.wall_ns,
+        });
+        report.decoder_profiles.push(DecoderProfileReport {
+            profile: row.profile.name,
+            published,
+            work: row.work,
+            identical_output: row.identical_output,
+        });
+    }
+    report.ranked_by = rank_by.name;
+    report.steps_all = result.steps_all;
+    report.costliest = result.costliest;
+    Ok(())
+}
+
+/// Readers of a standby under each profile.
+fn read_under(
+    wal_dir: &Path,
+    names: &[String],
+    plan: &SnapshotPlan,
+    ladder: Option<&Ladder>,
+    bar: &ProgressBar,
+    report: &mut SourceReport,
+    timings: &mut SourceTimings,
+) -> anyhow::Result<()> {
+    let dir = WalDir::open(wal_dir, None)?;
+    bar.set_length(names.len() as u64);
+    bar.set_position(0);
+    let mut first = None;
+    for (i, name) in names.iter().enumerate() {
+        bar.set_message(format!("{}: snapshots as {name}", report.source));
+        bar.set_position(i as u64);
+        let profile: StandbyProfile = name.parse()?;
+        let cost = measure(&dir, profile, plan).with_context(|| format!("replay as {name}"))?;
+        let reference = *first.get_or_insert((cost.snapshots, cost.xids_seen));
+        let published = ladder.and_then(|l| l.rung(name)).map_or("", |rung| rung.published);
+        timings.standby_profiles.push(StandbyProfileTimings {
+            profile: name.clone(),
+            snapshot_cpu_ns: cost.snapshot_cpu_ns,
+            replay_cpu_ns: cost.replay_cpu_ns,
+        });
+        report.standby_profiles.push(StandbyProfileReport {
+            profile: name.clone(),
+            published,
+            snapshots: cost.snapshots,
+            span_max: cost.span_max,
+            live_max: cost.live_max,
+            compressions: cost.compressions,
+            work: cost.work,
+            identical_snapshots: reference == (cost.snapshots, cost.xids_seen),
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,235 @@
+//! What a WAL costs a decoder, profile by profile, and which transactions cost most. Each profile decodes the WAL once, through the
+//! engine of `walstorm compare`, so that a slow one holds up nobody else.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::path::Path;
+
+use decoder_core::{DecodedTransaction, Profile};
+use pg_types::{InvalidationKind, Lsn, RecordBody, SysCacheTable, Work};
+use pg_wal::{WalDir, WalReader};
+
+use super::looks_like::looks_like;
+use super::report::{CacheCount, TransactionReport, WalReport, count_caches, steps};
+use crate::compare::{Row, measure};
+use crate::wal_input::WalInput;
+
+/// How many of the costliest transactions are shown.
+pub const COSTLIEST: usize = 10;
+
+/// CPU time that is sampled under each profile, in nanoseconds; a WAL that takes less is decoded several times.
+const SAMPLED_CPU_NS: u64 = 400_000_000;
+/// How often, at most.
+const REPEAT_MAX: u32 = 25;
+
+/// What the profiles of one WAL came to.
+#[derive(Debug)]
+pub struct Profiles {
+    /// A row a profile, in the order asked for.
+    pub rows: Vec<Row>,
+    /// The costliest transactions, dearest first.
+    pub costliest: Vec<TransactionReport>,
+    /// Steps of all transactions under the profile that ranks them.
+    pub steps_all: u64,
+}
+
+/// Decodes the WAL in `dir` under each of `profiles`; `rank_by` decides which transactions are costly, and must be one of them.
+/// `progress` is told each profile before it runs.
+///
+/// # Errors
+/// The WAL cannot be read or decoded.
+pub fn run(
+    dir: &Path,
+    catalog: Option<&Path>,
+    profiles: &[Profile],
+    rank_by: &Profile,
+    progress: &mut dyn FnMut(&str),
+) -> anyhow::Result<Profiles> {
+    let input = WalInput::open(dir, catalog, None)?;
+    progress(&rank_by.name);
+    let mut ranking = Ranking::default();
+    let (mut ranked, digest, _) = measure(&input, rank_by, None, &mut |t| ranking.add(t))?;
+    repeat(&input, &mut ranked)?;
+    let (transactions, steps_all) = ranking.finish();
+    let mut works: HashMap<Lsn, Vec<(String, Work)>> = transactions.iter().map(|t| (t.commit_lsn, Vec::new())).collect();
+    let mut rows = Vec::new();
+    let mut ranked = Some(ranked);
+    let mut reference = digest;
+    for profile in profiles {
+        let row = if profile == rank_by && ranked.is_some() {
+            transactions.iter().for_each(|t| note(&mut works, profile, t));
+            ranked.take()
+        } else {
+            progress(&profile.name);
+            let (mut row, digest, _) = measure(&input, profile, Some(reference), &mut |t| note(&mut works, profile, t))?;
+            repeat(&input, &mut row)?;
+            if rows.is_empty() && !row.identical_output {
+                // The first row is what the others are compared with.
+                reference = digest;
+            }
+            Some(row)
+        };
+        rows.extend(row);
+    }
+    let costliest = reports(dir, &transactions, works)?;
+    Ok(Profiles { rows, costliest, steps_all })
+}
+
+/// Decodes again until there was enough CPU time to look at: functions are sampled, and a short run gives few looks.
+fn repeat(input: &WalInput, row: &mut Row) -> anyhow::Result<()> {
+    let mut looked_at = row.cpu.total_ns();
+    for _ in 1..REPEAT_MAX {
+        if looked_at >= SAMPLED_CPU_NS {
+            break;
+        }
+        let (again, _, _) = measure(input, &row.profile, None, &mut |_| ())?;
+        looked_at += again.cpu.total_ns();
+        row.cpu.merge(&again.cpu);
+        row.wall_ns = row.wall_ns.min(again.wall_ns);
+    }
+    Ok(())
+}
+
+/// Notes what a transaction cost under a profile, if it is one of those that are shown.
+fn note(works: &mut HashMap<Lsn, Vec<(String, Work)>>, profile: &Profile, transaction: &DecodedTransaction) {
+    if let Some(works) = works.get_mut(&transaction.commit_lsn) {
+        works.push((profile.name.clone(), transaction.work));
+    }
+}
+
+/// Keeps the costliest transactions.
+#[derive(Default)]
+struct Ranking {
+    /// Steps, and among equals the earlier first; the least on top.
+    heap: BinaryHeap<Reverse<(u64, Reverse<Lsn>)>>,
+    /// Those on the heap, by commit LSN.
+    kept: BTreeMap<Lsn, DecodedTransaction>,
+    /// Steps of all transactions.
+    steps_all: u64,
+}
+
+impl Ranking {
+    /// Looks at the next transaction.
+    fn add(&mut self, transaction: &DecodedTransaction) {
+        let steps = steps(&transaction.work);
+        self.steps_all = self.steps_all.saturating_add(steps);
+        let key = Reverse((steps, Reverse(transaction.commit_lsn)));
+        if self.heap.len() == COSTLIEST {
+            if self.heap.peek().is_some_and(|least| key >= *least) {
+                return;
+            }
+            if let Some(Reverse((_, Reverse(least)))) = self.heap.pop() {
+                self.kept.remove(&least);
+            }
+        }
+        self.heap.push(key);
+        self.kept.insert(transaction.commit_lsn, transaction.clone());
+    }
+
+    /// The costliest, dearest first, and the steps of all.
+    fn finish(mut self) -> (Vec<DecodedTransaction>, u64) {
+        let order = self.heap.into_sorted_vec();
+        let transactions = order.iter().filter_map(|Reverse((_, Reverse(lsn)))| self.kept.remove(lsn)).collect();
+        (transactions, self.steps_all)
+    }
+}
+
+/// The costliest transactions with what their commit records say.
+fn reports(
+    dir: &Path,
+    transactions: &[DecodedTransaction],
+    mut works: HashMap<Lsn, Vec<(String, Work)>>,
+) -> anyhow::Result<Vec<TransactionReport>> {
+    let mut caches = commit_caches(dir, transactions)?;
+    let report = |t: &DecodedTransaction| {
+        let caches = caches.remove(&t.commit_lsn).unwrap_or_default();
+        let kinds = InvalidationKind::ALL.iter().map(|kind| (kind.name(), t.messages.of(*kind)));
+        TransactionReport {
+            xid: t.xid.numeric(),
+            commit_lsn: t.commit_lsn,
+            looks_like: looks_like(t, &caches),
+            rows: t.relations.iter().map(|r| r.insert + r.update + r.delete).sum(),
+            messages: kinds.filter(|(_, n)| *n > 0).collect(),
+            caches,
+            work: works.remove(&t.commit_lsn).unwrap_or_default(),
+        }
+    };
+    Ok(transactions.iter().map(report).collect())
+}
+
+/// The catcache messages in the commit records of these transactions.
+fn commit_caches(dir: &Path, transactions: &[DecodedTransaction]) -> anyhow::Result<HashMap<Lsn, Vec<CacheCount>>> {
+    let dir = WalDir::open(dir, None)?;
+    let table = SysCacheTable::of(dir.identity().version);
+    let mut found = HashMap::new();
+    for transaction in transactions {
+        let mut reader = WalReader::open(&dir, Some(transaction.commit_lsn))?;
+        let Some(raw) = reader.next()? else { continue };
+        if let RecordBody::Commit(commit) = raw.decode(dir.profile())?.body {
+            found.insert(transaction.commit_lsn, count_caches(&commit.messages, table));
+        }
+    }
+    Ok(found)
+}
+
+/// What a WAL is: its identity, its size and what ends in it.
+///
+/// # Errors
+/// The WAL cannot be read.
+pub fn survey(dir: &Path) -> anyhow::Result<WalReport> {
+    let dir = WalDir::open(dir, None)?;
+    let identity = dir.identity();
+    let mut reader = WalReader::open(&dir, None)?;
+    let mut report = WalReport {
+        version: identity.version.major(),
+        system_id: identity.system_id.to_string(),
+        timeline: identity.timeline,
+        ..WalReport::default()
+    };
+    while let Some(raw) = reader.next()? {
+        if !report.start_lsn.is_valid() {
+            report.start_lsn = raw.lsn;
+        }
+        report.records += 1;
+        report.end_lsn = raw.end_lsn;
+        match raw.decode(dir.profile())?.body {
+            RecordBody::Commit(commit) => {
+                report.commits += 1;
+                report.messages += commit.messages.len() as u64;
+            }
+            RecordBody::Abort(_) => report.aborts += 1,
+            _ => {}
+        }
+    }
+    report.bytes = report.end_lsn.0 - report.start_lsn.0;
+    Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use pg_types::Xid;
+
+    use super::*;
+
+    fn transaction(commit_lsn: u64, messages_executed: u64) -> DecodedTransaction {
+        DecodedTransaction {
+            xid: Xid(commit_lsn as u32),
+            commit_lsn: Lsn(commit_lsn),
+            work: Work { messages_executed, spill_bytes: 1 << 40, ..Work::default() },
+            ..DecodedTransaction::default()
+        }
+    }
+
+    #[test]
+    fn the_costliest_are_kept_and_among_equals_the_earlier() {
+        let mut ranking = Ranking::default();
+        for i in 0..100 {
+            ranking.add(&transaction(i, i % 20));
+        }
+        let (kept, all) = ranking.finish();
+        let found: Vec<_> = kept.iter().map(|t| (t.work.messages_executed, t.commit_lsn.0)).collect();
+        let expected: Vec<_> = [19, 18].iter().flat_map(|n| (0..5).map(move |i| (*n, i * 20 + n))).collect();
+        assert_eq!(found, expected);
+        assert_eq!(all, 5 * (0..20).sum::<u64>(), "bytes are no steps");
+    }
+}

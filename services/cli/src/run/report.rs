@@ -1,0 +1,263 @@
+//! What a run found, in two files: `report.json` holds what depends on the input alone, so that the same seed gives the same bytes;
+//! `timings.json` holds what was measured. Tables on the terminal are made from both.
+
+use std::collections::BTreeMap;
+
+use pg_types::{InvalidationMessage, Lsn, SysCacheTable, Work};
+use serde::{Serialize, Serializer};
+
+use super::subscriber::Counts;
+
+/// Layout number of both files.
+pub const FORMAT: u32 = 1;
+
+/// `report.json`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// Version of walstorm.
+    pub walstorm: &'static str,
+    /// Seed of the scenarios; none: each its own.
+    pub seed: Option<u64>,
+    /// How time passed.
+    pub clock: &'static str,
+    /// What was played, in order.
+    pub sources: Vec<SourceReport>,
+}
+
+/// One source.
+#[derive(Clone, Debug, Serialize)]
+pub struct SourceReport {
+    /// Its name in this run.
+    pub source: String,
+    /// `sample`, `wal` or `scenario`.
+    pub kind: &'static str,
+    /// What it is, in a line.
+    pub about: String,
+    /// The scale at which a ladder was played, empty otherwise.
+    pub scale: String,
+    /// The WAL.
+    pub wal: WalReport,
+    /// What went through the nodes.
+    pub pipeline: PipelineReport,
+    /// Profile under which transactions are ranked by the steps of decoding them.
+    pub ranked_by: String,
+    /// Steps of all transactions under that profile.
+    pub steps_all: u64,
+    /// The costliest transactions, dearest first.
+    pub costliest: Vec<TransactionReport>,
+    /// The decoder under each profile.
+    pub decoder_profiles: Vec<DecoderProfileReport>,
+    /// Readers of the standby under each profile.
+    pub standby_profiles: Vec<StandbyProfileReport>,
+}
+
+/// The WAL of a source.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct WalReport {
+    /// Major version of PostgreSQL.
+    pub version: u32,
+    /// `system_identifier`, as text: it does not fit into a number of JSON.
+    pub system_id: String,
+    /// Timeline.
+    pub timeline: u32,
+    /// Start of the first record.
+    #[serde(serialize_with = "lsn")]
+    pub start_lsn: Lsn,
+    /// End of the last record.
+    #[serde(serialize_with = "lsn")]
+    pub end_lsn: Lsn,
+    /// Records.
+    pub records: u64,
+    /// Bytes from start to end.
+    pub bytes: u64,
+    /// Commits, those of prepared transactions included.
+    pub commits: u64,
+    /// Rollbacks.
+    pub aborts: u64,
+    /// Invalidation messages in commit records.
+    pub messages: u64,
+}
+
+/// What the three nodes made of it.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct PipelineReport {
+    /// Profile of the decoder.
+    pub decoder_profile: String,
+    /// Profile of the standby.
+    pub standby_profile: String,
+    /// Transactions that the decoder gave out.
+    pub transactions_decoded: u64,
+    /// What a subscriber received.
+    pub subscriber: Counts,
+    /// What decoding did.
+    #[serde(serialize_with = "work")]
+    pub decoder_work: Work,
+    /// Transactions whose end the standby replayed.
+    pub transactions_replayed: u64,
+    /// Records that the standby replayed.
+    pub records_replayed: u64,
+    /// State of the standby at the end.
+    pub standby_state: String,
+    /// Why a node stopped before the end, in its words; empty if none did.
+    pub stopped: Vec<String>,
+}
+
+/// A costly transaction.
+#[derive(Clone, Debug, Serialize)]
+pub struct TransactionReport {
+    /// Top-level xid.
+    pub xid: u32,
+    /// Start of its commit record.
+    #[serde(serialize_with = "lsn")]
+    pub commit_lsn: Lsn,
+    /// What it looks like, from its changes and messages.
+    pub looks_like: String,
+    /// Rows changed.
+    pub rows: u64,
+    /// Its messages by kind.
+    pub messages: BTreeMap<&'static str, u64>,
+    /// Its catcache messages by cache, most first.
+    pub caches: Vec<CacheCount>,
+    /// What decoding it did, by profile.
+    #[serde(serialize_with = "works")]
+    pub work: Vec<(String, Work)>,
+}
+
+/// Messages of one catcache.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CacheCount {
+    /// PostgreSQL's name of the cache, or its number.
+    pub cache: String,
+    /// How many.
+    pub messages: u64,
+}
+
+/// A decoder under one profile.
+#[derive(Clone, Debug, Serialize)]
+pub struct DecoderProfileReport {
+    /// The profile.
+    pub profile: String,
+    /// The published figure, if the profile is on a ladder.
+    pub published: &'static str,
+    /// What decoding did.
+    #[serde(serialize_with = "work")]
+    pub work: Work,
+    /// The decoded stream is that of the first profile.
+    pub identical_output: bool,
+}
+
+/// Readers of a standby under one profile.
+#[derive(Clone, Debug, Serialize)]
+pub struct StandbyProfileReport {
+    /// The profile.
+    pub profile: String,
+    /// The published figure, if the profile is on a ladder.
+    pub published: &'static str,
+    /// Snapshots taken, by the WAL's own time.
+    pub snapshots: u64,
+    /// Most slots from tail to head that a snapshot found.
+    pub span_max: u32,
+    /// Most live xids that a snapshot found.
+    pub live_max: u32,
+    /// Compressions of the array.
+    pub compressions: u64,
+    /// What the snapshots did.
+    #[serde(serialize_with = "work")]
+    pub work: Work,
+    /// The snapshots show as many xids as those of the first profile.
+    pub identical_snapshots: bool,
+}
+
+/// `timings.json`: measured, so never the same twice.
+#[derive(Clone, Debug, Serialize)]
+pub struct Timings {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// Wall time of the whole run, in nanoseconds.
+    pub wall_ns: u64,
+    /// By source, in the order of the report.
+    pub sources: Vec<SourceTimings>,
+}
+
+/// What was measured of one source.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct SourceTimings {
+    /// Its name in this run.
+    pub source: String,
+    /// From the start of the nodes until both followers had everything, in nanoseconds.
+    pub pipeline_wall_ns: u64,
+    /// What the readers of the running standby saw.
+    pub readers: super::readers::ReaderCounts,
+    /// The decoder under each profile.
+    pub decoder_profiles: Vec<DecoderProfileTimings>,
+    /// Readers of the standby under each profile.
+    pub standby_profiles: Vec<StandbyProfileTimings>,
+}
+
+/// What was measured of a decoder.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct DecoderProfileTimings {
+    /// The profile.
+    pub profile: String,
+    /// CPU time in all, in nanoseconds.
+    pub cpu_ns: u64,
+    /// CPU time by function, in nanoseconds, by PostgreSQL's names.
+    pub functions_cpu_ns: BTreeMap<&'static str, u64>,
+    /// Wall time, in nanoseconds.
+    pub wall_ns: u64,
+}
+
+/// What was measured of a standby's readers.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct StandbyProfileTimings {
+    /// The profile.
+    pub profile: String,
+    /// CPU time of the snapshots, in nanoseconds.
+    pub snapshot_cpu_ns: u64,
+    /// CPU time of reading and replaying the WAL, in nanoseconds.
+    pub replay_cpu_ns: u64,
+}
+
+/// A position as `X/Y`.
+fn lsn<S: Serializer>(lsn: &Lsn, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(lsn)
+}
+
+/// Counters by name.
+fn work<S: Serializer>(work: &Work, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(work.entries())
+}
+
+/// Counters by profile and name.
+fn works<S: Serializer>(works: &[(String, Work)], serializer: S) -> Result<S::Ok, S::Error> {
+    struct Counters<'a>(&'a Work);
+    impl Serialize for Counters<'_> {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            work(self.0, serializer)
+        }
+    }
+    serializer.collect_map(works.iter().map(|(profile, work)| (profile, Counters(work))))
+}
+
+/// The steps of a work: all counters added up but those of bytes. It ranks transactions; it is no time.
+#[must_use]
+pub fn steps(work: &Work) -> u64 {
+    work.entries().filter(|(name, _)| !name.ends_with("_bytes")).map(|(_, n)| n).fold(0, u64::saturating_add)
+}
+
+/// Catcache messages by cache, most first, names of the WAL's version.
+#[must_use]
+pub fn count_caches(messages: &[InvalidationMessage], table: &SysCacheTable) -> Vec<CacheCount> {
+    let mut counts: BTreeMap<i8, u64> = BTreeMap::new();
+    for message in messages {
+        if let InvalidationMessage::Catcache { cache_id, .. } = message {
+            *counts.entry(*cache_id).or_default() += 1;
+        }
+    }
+    let name = |id: i8| table.id(id).map_or_else(|| id.to_string(), |id| table.cache(id).name.to_owned());
+    let mut counts: Vec<_> = counts.into_iter().map(|(id, messages)| CacheCount { cache: name(id), messages }).collect();
+    counts.sort_by(|a, b| b.messages.cmp(&a.messages).then_with(|| a.cache.cmp(&b.cache)));
+    counts
+}

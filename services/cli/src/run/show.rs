@@ -1,0 +1,100 @@
+//! The report for people and for programs: tables within 120 columns, or one JSON object a line.
+
+mod json;
+mod ladders;
+mod transactions;
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use service_kit::printable;
+
+pub use json::json;
+
+use super::ladder::{Ladder, Side};
+use super::paint::{COLUMNS, Paint};
+use super::report::{Report, SourceReport, SourceTimings, Timings};
+use super::text::{count, nanos, wrapped};
+
+/// Bytes of a mebibyte.
+const MEBIBYTE: f64 = 1_048_576.0;
+
+/// The report as tables.
+#[must_use]
+pub fn text(report: &Report, timings: &Timings, out: &Path, paint: Paint) -> String {
+    let mut text = String::new();
+    for (source, timed) in report.sources.iter().zip(&timings.sources) {
+        section(&mut text, source, timed, paint);
+    }
+    let seed = report.seed.map_or_else(|| "each scenario its own".to_owned(), |seed| seed.to_string());
+    let sources = plural(report.sources.len() as u64, "source");
+    let summary = format!("{sources} in {} · clock {} · seed {seed}", nanos(timings.wall_ns), report.clock);
+    let place = printable(&out.display().to_string()).into_owned();
+    let files = format!("report.json, timings.json, traces and WAL in {place}");
+    let _ = writeln!(text, "\n{}\n{}", paint.dim(&wrapped(&summary, COLUMNS)), paint.dim(&wrapped(&files, COLUMNS)));
+    text
+}
+
+/// One source.
+fn section(text: &mut String, source: &SourceReport, timed: &SourceTimings, paint: Paint) {
+    let ladder = Ladder::of(&source.source).filter(|_| source.kind == "scenario");
+    let about = ladder.map_or(source.about.as_str(), |l| l.headline);
+    let about = super::text::harmless_cut(about, COLUMNS - source.source.chars().count() - 12);
+    let _ = writeln!(text, "\n{}", paint.heading(&source.source, &about));
+    let _ = writeln!(text, "{}", wal_lines(source));
+    let _ = writeln!(text, "{}", pipeline_line(source, timed));
+    for stopped in &source.pipeline.stopped {
+        let _ = writeln!(text, "  {}", paint.bad(&format!("stopped: {}", printable(stopped))));
+    }
+    if ladder.is_none() && !source.costliest.is_empty() {
+        let _ = write!(text, "\n{}", transactions::costliest(source, paint));
+    }
+    if !source.decoder_profiles.is_empty() {
+        let _ = write!(text, "\n{}", ladders::decoder(source, timed, ladder.filter(|l| l.side == Side::Decoder), paint));
+    }
+    if !source.standby_profiles.is_empty() {
+        let _ = write!(text, "\n{}", ladders::standby(source, timed, ladder.filter(|l| l.side == Side::Standby), paint));
+    }
+}
+
+/// What the WAL is, and at which scale it was made.
+fn wal_lines(source: &SourceReport) -> String {
+    let wal = &source.wal;
+    let mut lines = format!(
+        "  PostgreSQL {} · {:.1} MiB of WAL · {} · {} · {} · {}",
+        wal.version,
+        wal.bytes as f64 / MEBIBYTE,
+        plural(wal.records, "record"),
+        plural(wal.commits, "commit"),
+        plural(wal.aborts, "rollback"),
+        plural(wal.messages, "invalidation message"),
+    );
+    if !source.scale.is_empty() {
+        let _ = write!(lines, "\n  scale: {}", source.scale);
+    }
+    lines
+}
+
+/// What went through the nodes.
+fn pipeline_line(source: &SourceReport, timed: &SourceTimings) -> String {
+    let (pipeline, readers) = (&source.pipeline, &timed.readers);
+    let changes = &pipeline.subscriber;
+    let latency = readers.latency_sum_ns.checked_div(readers.snapshots).unwrap_or(0);
+    let line = format!(
+        "over gRPC in {} · decoder ({}): {}, {} · standby ({}): {}, {} of {}",
+        nanos(timed.pipeline_wall_ns),
+        pipeline.decoder_profile,
+        plural(pipeline.transactions_decoded, "transaction"),
+        plural(changes.inserts + changes.updates + changes.deletes, "row"),
+        pipeline.standby_profile,
+        plural(pipeline.transactions_replayed, "end"),
+        plural(readers.snapshots, "snapshot"),
+        nanos(latency),
+    );
+    wrapped(&line, COLUMNS)
+}
+
+/// `1 row`, `2 rows`.
+fn plural(n: u64, what: &str) -> String {
+    format!("{} {what}{}", count(n), if n == 1 { "" } else { "s" })
+}

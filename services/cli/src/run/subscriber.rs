@@ -1,0 +1,202 @@
+//! A subscriber of the decoder that counts what it gets: the consumer at the end of the pipeline.
+
+use anyhow::{Context, bail};
+use pg_types::Lsn;
+use service_kit::client::describe;
+use service_kit::server::MESSAGE_BYTES_MAX;
+use service_kit::status::{Reason, reason_of};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::transport::Endpoint;
+use walstorm_proto::EventBatch;
+use walstorm_proto::decoder::v1::decoder_service_client::DecoderServiceClient;
+use walstorm_proto::decoder::v1::event::Kind as EventKind;
+use walstorm_proto::decoder::v1::subscribe_request::Kind as Up;
+use walstorm_proto::decoder::v1::subscribe_response::Kind as Down;
+use walstorm_proto::decoder::v1::{SubscribeFeedback, SubscribeRequest, SubscribeResponse, SubscribeStart};
+use walstorm_proto::wal::v1::ChangeKind;
+
+/// Credit given to the decoder, in bytes.
+const CREDIT_BYTES: i64 = 8 << 20;
+
+/// Longest silence of the decoder: its heartbeats tell that nothing more comes.
+const HEARTBEAT_INTERVAL: prost_types::Duration = prost_types::Duration { seconds: 0, nanos: 50_000_000 };
+
+/// Pause before a decoder that is not ready is asked again.
+const RETRY_PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
+
+/// What was received.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Counts {
+    /// Transactions, by their commits.
+    pub transactions: u64,
+    /// Rows inserted.
+    pub inserts: u64,
+    /// Rows updated.
+    pub updates: u64,
+    /// Rows deleted.
+    pub deletes: u64,
+    /// TRUNCATEs of relations.
+    pub truncates: u64,
+    /// Logical messages.
+    pub messages: u64,
+}
+
+/// How far a subscriber is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Received {
+    /// What it got.
+    pub counts: Counts,
+    /// Everything that ends at or before it was received.
+    pub end: Lsn,
+}
+
+/// A subscriber at work.
+#[derive(Debug)]
+pub struct Subscriber {
+    /// How far it is.
+    received: watch::Receiver<Received>,
+    /// Its end.
+    task: JoinHandle<anyhow::Result<()>>,
+}
+
+impl Subscriber {
+    /// Subscribes to everything that the decoder at `address` has and will have.
+    ///
+    /// # Errors
+    /// No connection.
+    pub async fn start(address: std::net::SocketAddr) -> anyhow::Result<Self> {
+        let channel = Endpoint::from_shared(format!("http://{address}"))?.tcp_nodelay(true).connect().await;
+        let channel = channel.context("connect to the decoder")?;
+        let client = DecoderServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+        let (sender, received) = watch::channel(Received::default());
+        Ok(Self { received, task: tokio::spawn(subscribe(client, sender)) })
+    }
+
+    /// How far it is.
+    #[must_use]
+    pub fn received(&self) -> Received {
+        *self.received.borrow()
+    }
+
+    /// Waits until it has everything up to `end`.
+    ///
+    /// # Errors
+    /// Its stream ended before.
+    pub async fn finished(mut self, end: Lsn) -> anyhow::Result<Counts> {
+        if let Ok(received) = self.received.wait_for(|r| r.end >= end).await {
+            let counts = received.counts;
+            self.task.abort();
+            return Ok(counts);
+        }
+        match self.task.await {
+            Ok(Err(error)) => Err(error),
+            Ok(Ok(())) => bail!("the decoder ended the subscription before {end}"),
+            Err(error) => Err(error).context("the subscriber failed"),
+        }
+    }
+}
+
+/// Reads the stream to its end, counting and acknowledging. A decoder that has not reached its primary yet is asked again.
+async fn subscribe(
+    mut client: DecoderServiceClient<tonic::transport::Channel>,
+    progress: watch::Sender<Received>,
+) -> anyhow::Result<()> {
+    let mut received = Received::default();
+    loop {
+        let (up, requests) = mpsc::channel(16);
+        let start = SubscribeStart {
+            from_lsn: received.end.0,
+            max_outstanding_bytes: CREDIT_BYTES,
+            heartbeat_interval: Some(HEARTBEAT_INTERVAL),
+            client_id: "walstorm-run".to_owned(),
+            ..SubscribeStart::default()
+        };
+        up.send(SubscribeRequest { kind: Some(Up::Start(start)) }).await.context("subscribe")?;
+        let opened = client.subscribe(ReceiverStream::new(requests)).await;
+        let ended = match opened {
+            Ok(down) => read(down.into_inner(), &up, &mut received, &progress).await,
+            Err(status) => Err(status.into()),
+        };
+        match ended {
+            Err(Ended::Status(status)) if reason_of(&status) == Some(Reason::NotReady) => tokio::time::sleep(RETRY_PAUSE).await,
+            Err(Ended::Status(status)) => bail!("the subscription ended: {}", describe(&status)),
+            Err(Ended::Event(error)) => return Err(error).context("read an event of the decoder"),
+            Ok(()) => return Ok(()),
+        }
+    }
+}
+
+/// Why a stream ended.
+#[derive(Debug)]
+enum Ended {
+    /// The decoder said so.
+    Status(Box<tonic::Status>),
+    /// An event cannot be read.
+    Event(prost::DecodeError),
+}
+
+impl From<tonic::Status> for Ended {
+    fn from(status: tonic::Status) -> Self {
+        Self::Status(Box::new(status))
+    }
+}
+
+impl From<prost::DecodeError> for Ended {
+    fn from(error: prost::DecodeError) -> Self {
+        Self::Event(error)
+    }
+}
+
+/// Reads one stream.
+async fn read(
+    mut down: Streaming<SubscribeResponse>,
+    up: &mpsc::Sender<SubscribeRequest>,
+    received: &mut Received,
+    progress: &watch::Sender<Received>,
+) -> Result<(), Ended> {
+    loop {
+        let response = down.message().await?;
+        match response.map(|response| response.kind) {
+            Some(Some(Down::Batch(batch))) => count(&batch, received)?,
+            Some(Some(Down::Heartbeat(heartbeat))) => received.end = received.end.max(Lsn(heartbeat.progress_lsn)),
+            Some(Some(Down::Started(_)) | None) => continue,
+            Some(Some(Down::Draining(_))) | None => return Ok(()),
+        }
+        progress.send_replace(*received);
+        let feedback = SubscribeFeedback { flushed_lsn: received.end.0, reply_requested: false };
+        // A closed stream says why on its other half.
+        let _ = up.send(SubscribeRequest { kind: Some(Up::Feedback(feedback)) }).await;
+    }
+}
+
+/// Adds a batch.
+fn count(batch: &EventBatch, received: &mut Received) -> Result<(), prost::DecodeError> {
+    let counts = &mut received.counts;
+    for event in batch.events() {
+        match event?.kind {
+            Some(EventKind::Change(change)) => {
+                let columns = change.columns.unwrap_or_default();
+                for (&kind, &rows) in columns.kinds.iter().zip(&columns.row_counts) {
+                    let counter = match ChangeKind::try_from(kind) {
+                        Ok(ChangeKind::Insert) => &mut counts.inserts,
+                        Ok(ChangeKind::Update) => &mut counts.updates,
+                        Ok(ChangeKind::Delete) => &mut counts.deletes,
+                        Ok(ChangeKind::Unspecified) | Err(_) => continue,
+                    };
+                    *counter += u64::from(rows);
+                }
+            }
+            Some(EventKind::Truncate(truncate)) => counts.truncates += truncate.relation_ids.len() as u64,
+            Some(EventKind::Message(_)) => counts.messages += 1,
+            Some(EventKind::Commit(commit)) => {
+                counts.transactions += 1;
+                received.end = received.end.max(Lsn(commit.end_lsn));
+            }
+            Some(EventKind::Relation(_) | EventKind::Begin(_)) | None => {}
+        }
+    }
+    Ok(())
+}

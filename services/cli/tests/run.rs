@@ -1,0 +1,216 @@
+//! `walstorm run` as a program: what it writes, prints and refuses.
+#![allow(clippy::unwrap_used, reason = "a panic in a test is its report")]
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// A scenario of every kind of statement that the ladders have, in a second.
+const SMALL: &str = r#"
+name = "small"
+story = "A little of everything."
+seed = 7
+
+[server]
+max_connections = 50
+
+[readers]
+snapshots_per_second = 1000
+
+[[tables]]
+name = "plain_{i}"
+count = 5
+columns = ["id int", "a int"]
+
+[[tables]]
+name = "parted"
+columns = ["id int", "part int"]
+partitions = 20
+
+[[actors]]
+name = "writer"
+sessions = 3
+transactions = 40
+every = { from = "1ms", to = "9ms" }
+rollback_percent = 10
+steps = [{ insert = { table = "plain_{random:5}" } }, { wait = { from = "0ms", to = "5ms" } }]
+
+[[actors]]
+name = "changer"
+transactions = 8
+every = "20ms"
+steps = [
+    { create_table = { table = "made_{n}", columns = ["id serial primary key", "a int"] } },
+    { insert = { table = "plain_1" } },
+    { add_column = { table = "plain_{random:5}", column = "extra_{n} int" } },
+]
+
+[[actors]]
+name = "truncater"
+after = ["changer"]
+transactions = 1
+steps = [{ insert = { partitions_of = "parted" } }, { truncate = { table = "parted" } }]
+"#;
+
+/// The program in a folder of its own, without the environment's wishes about colours and traces.
+fn walstorm(dir: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_walstorm"));
+    command.arg("run").args(args).current_dir(dir).env_clear();
+    command.output().unwrap()
+}
+
+/// The same, which must succeed; its standard output.
+fn succeeds(dir: &Path, args: &[&str]) -> String {
+    let Output { status, stdout, stderr } = walstorm(dir, args);
+    assert!(status.success(), "{status}: {}", String::from_utf8_lossy(&stderr));
+    assert_eq!(String::from_utf8_lossy(&stderr), "", "a run that succeeds has nothing to complain about");
+    String::from_utf8(stdout).unwrap()
+}
+
+/// A folder with the small scenario in `small.toml`.
+fn folder() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("small.toml"), SMALL).unwrap();
+    dir
+}
+
+/// All files below a folder.
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
+    }
+    found
+}
+
+#[test]
+fn the_same_seed_gives_the_same_report_and_wal_and_another_seed_gives_others() {
+    let dir = folder();
+    let run = |out: &str, seed: &str| {
+        succeeds(dir.path(), &["small.toml", "sample-wal", "--seed", seed, "--out", out]);
+        let out = dir.path().join(out);
+        let wal = std::fs::read(out.join("small/primary/wal/000000010000000000000001")).unwrap();
+        (std::fs::read_to_string(out.join("report.json")).unwrap(), wal)
+    };
+    let (first, second, other) = (run("a", "1"), run("b", "1"), run("c", "2"));
+    assert_eq!(first.0, second.0);
+    assert!(first.1 == second.1, "the WAL differs");
+    assert_ne!(first.1, other.1);
+    let report: Value = serde_json::from_str(&first.0).unwrap();
+    let small = &report["sources"][0];
+    let decoded = small["pipeline"]["transactions_decoded"].as_u64().unwrap();
+    assert_eq!(small["pipeline"]["subscriber"]["transactions"], decoded);
+    assert_eq!(small["wal"]["commits"], decoded);
+    assert_eq!(small["pipeline"]["standby_state"], "ready");
+    assert_eq!(small["pipeline"]["subscriber"]["truncates"], 21, "a parent and its partitions");
+    // The server's own logical decoding of the sample: 279 transactions, 604 updates, 13 deletes, 3 messages.
+    let sample = &report["sources"][1]["pipeline"]["subscriber"];
+    let counted = ["transactions", "updates", "deletes", "messages"].map(|key| sample[key].as_u64().unwrap());
+    assert_eq!(counted, [279, 604, 13, 3]);
+}
+
+#[test]
+fn the_report_is_for_its_owner_and_replaces_an_earlier_one_only() {
+    let dir = folder();
+    let out = dir.path().join("walstorm-report");
+    succeeds(dir.path(), &["small.toml", "--profiles", "indexed"]);
+    for file in files(&out) {
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o077, 0, "{}", file.display());
+    }
+    let names = || -> BTreeSet<String> {
+        std::fs::read_dir(&out).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
+    };
+    let expected = [".walstorm-report", "report.json", "small", "timings.json", "traces.jsonl"];
+    assert_eq!(names(), expected.map(str::to_owned).into());
+    succeeds(dir.path(), &["sample-wal", "--profiles", "indexed"]);
+    assert!(names().contains("sample-wal") && !names().contains("small"));
+
+    std::fs::create_dir(dir.path().join("mine")).unwrap();
+    std::fs::write(dir.path().join("mine/notes.txt"), "mine").unwrap();
+    let refused = walstorm(dir.path(), &["small.toml", "--out", "mine"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("mine is not empty"));
+}
+
+#[test]
+fn tables_fit_and_nothing_steers_the_terminal() {
+    let dir = folder();
+    let text = succeeds(dir.path(), &["small.toml", "sample-wal"]);
+    for line in text.lines() {
+        assert!(line.chars().count() <= 120, "{} columns: {line}", line.chars().count());
+        assert!(!line.chars().any(char::is_control), "{line:?}");
+    }
+    for says in ["TRUNCATE of 21 relations", "0/B7A2A8", "pg96", "indexed", "The 10 costliest", "report.json"] {
+        assert!(text.contains(says), "{says} is not in\n{text}");
+    }
+    assert!(!text.contains("DIFFERS"), "{text}");
+}
+
+#[test]
+fn json_lines_have_the_documented_keys() {
+    let dir = folder();
+    let text = succeeds(dir.path(), &["small.toml", "--json", "--profiles", "pg13,pg18,indexed,pg14.5+skip-offset"]);
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let help = String::from_utf8(walstorm(dir.path(), &["--help"]).stdout).unwrap();
+    let mut kinds = BTreeSet::new();
+    for line in &lines {
+        let kind = line["kind"].as_str().unwrap();
+        kinds.insert(kind);
+        for key in line.as_object().unwrap().keys() {
+            assert!(help.contains(key.as_str()), "{key} of {kind} is not in --help");
+        }
+    }
+    assert_eq!(kinds, ["decoder", "source", "standby", "transaction"].into());
+    let of = |kind: &str| lines.iter().filter(|line| line["kind"] == kind).collect::<Vec<_>>();
+    let profiles: Vec<_> = of("decoder").iter().map(|line| line["profile"].as_str().unwrap()).collect();
+    assert_eq!(profiles, ["pg13", "pg18", "indexed"], "only those that are profiles of a decoder");
+    assert_eq!(of("standby").len(), 4);
+    assert!(of("decoder").iter().all(|line| line["identical_output"] == true));
+    assert!(of("standby").iter().all(|line| line["identical_snapshots"] == true && line["snapshots"].as_u64() > Some(50)));
+    let transactions = of("transaction");
+    assert_eq!(transactions[0]["rank"], 1);
+    let truncate = transactions.iter().find(|t| t["looks_like"].as_str().unwrap().starts_with("TRUNCATE of 21 relations"));
+    let truncate = truncate.unwrap_or_else(|| panic!("{transactions:?}"));
+    let executed = |profile: &str| truncate["work"][profile]["messages_executed"].as_u64().unwrap();
+    assert!(executed("pg13") > executed("pg18") && executed("pg18") > executed("indexed"), "{truncate}");
+    assert!(text.contains("public.plain_"), "relations of a scenario have their names");
+}
+
+#[test]
+fn what_cannot_run_is_refused_with_the_remedy() {
+    let dir = folder();
+    std::fs::create_dir(dir.path().join("empty")).unwrap();
+    let cases: [(&[&str], &str); 5] = [
+        (&["nonsense"], "truncate-partitions"),
+        (&["small.toml", "--profiles", "pg7"], "pg17.6"),
+        (&["small.toml", "--sampling", "2"], "between 0 and 1"),
+        (&["empty"], "empty"),
+        (&["small.toml", "--catalog", "nowhere"], "nowhere"),
+    ];
+    for (args, says) in cases {
+        let output = walstorm(dir.path(), args);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {error}");
+        assert!(error.starts_with("walstorm: ") && error.contains(says), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn damaged_wal_is_played_up_to_the_damage_and_the_exit_says_so() {
+    let dir = folder();
+    succeeds(dir.path(), &["sample-wal", "--profiles", "indexed", "--out", "whole"]);
+    let wal = dir.path().join("whole/sample-wal/wal");
+    let middle = wal.join("00000001000000000000000B");
+    let mut bytes = std::fs::read(&middle).unwrap();
+    bytes[500_000] ^= 1;
+    std::fs::write(&middle, bytes).unwrap();
+    let output = walstorm(dir.path(), &[wal.to_str().unwrap(), "--out", "damaged", "--profiles", "indexed"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(3), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("stopped: the decoder") && text.contains("stopped: the standby"), "{text}");
+    assert!(text.contains("00000001000000000000000B") && text.contains("0/B"), "{text}");
+}
