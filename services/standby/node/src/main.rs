@@ -33,10 +33,10 @@ struct Flags {
     #[serde(rename = "server.listen")]
     listen: Option<String>,
     /// The primary, as http://127.0.0.1:5500 [file: primary.endpoint].
-    #[arg(long, value_name = "URL", alias = "primary")]
+    #[arg(long, value_name = "URL")]
     #[serde(rename = "primary.endpoint")]
-    endpoint: Option<String>,
-    /// Slot on the primary, as slots/NAME.
+    primary: Option<String>,
+    /// Slot on the primary, as NAME or slots/NAME.
     #[arg(long)]
     slot: Option<String>,
     /// Name by which the primary knows this standby.

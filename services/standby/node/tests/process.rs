@@ -72,7 +72,7 @@ async fn it_serves_answers_health_and_reflection_and_drains_on_sigterm() {
     let file = dir.path().join("standby.toml");
     std::fs::write(&file, "profile = 'pg13.6'\nclient_id = 'from-file'\n[settings]\nmax_connections = 40\n").unwrap();
     let endpoint = primary.endpoint();
-    let mut command = program(&["--config", file.to_str().unwrap(), "--endpoint", &endpoint, "--profile", "pg14+skip-offset"]);
+    let mut command = program(&["--config", file.to_str().unwrap(), "--primary", &endpoint, "--profile", "pg14+skip-offset"]);
     command.env("WALSTORM_STANDBY__CLIENT_ID", "from-environment");
     command.env("WALSTORM_STANDBY__SETTINGS__MAX_PREPARED_TRANSACTIONS", "10");
     let running = Running::start(command);
@@ -120,6 +120,6 @@ fn what_cannot_start_says_why() {
 
 #[test]
 fn sigterm_is_obeyed_while_there_is_no_primary() {
-    let running = Running::start(program(&["--endpoint", "http://127.0.0.1:9"]));
+    let running = Running::start(program(&["--primary", "http://127.0.0.1:9"]));
     assert_eq!(running.terminate(), Some(0));
 }

@@ -1,7 +1,7 @@
 //! Replication slots: named positions of consumers that survive them and us (`replication/slot.c`).
 //!
 //! A slot remembers up to where its consumer has safely stored the stream, and keeps the WAL after that from being removed.
-//! [`table`] is the state machine (who holds which slot, which position moved), [`file`] its form on disk, and [`Slots`]
+//! [`table`] is the state machine (who holds which slot, which position moved), [`mod@file`] its form on disk, and [`Slots`]
 //! here joins both: the table behind a lock, and one saver that writes what moved.
 //!
 //! Invariants:
