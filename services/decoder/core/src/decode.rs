@@ -428,7 +428,8 @@ impl Decoder {
         let out = &mut self.buffers.out;
         out.clear();
         (out.xid, out.first_lsn) = (tree[0].xid, tree[0].first_lsn);
-        (out.commit_lsn, out.end_lsn, out.commit_time) = (record.lsn, record.end_lsn, commit.time);
+        let commit_time = commit.origin.map_or(commit.time, |(_, at_origin)| at_origin);
+        (out.commit_lsn, out.end_lsn, out.commit_time) = (record.lsn, record.end_lsn, commit_time);
         out.gid.extend_from_slice(&commit.gid);
         out.subxids.extend_from_slice(&commit.subxids);
         out.messages.add(&commit.messages);

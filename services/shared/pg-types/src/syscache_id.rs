@@ -2,7 +2,8 @@
 //!
 //! A catcache invalidation message names its syscache by an enum ordinal. The enum is sorted by name, so every cache that a
 //! release adds shifts the ordinals after it. Here is one list with the release that added each cache; the table of a version
-//! is that list filtered, and a cache's id is its index in it.
+//! is that list filtered, and a cache's id is its index in it. A minor release may not shift ordinals, so a cache that one
+//! added stands behind all others ([`APPENDED`]); older minors of that version never name it.
 //!
 //! Differences from PostgreSQL: only what the paths we model need: the catalog that a cache is on, its key's columns (as in 18;
 //! AUTHMEM… and STATEXTDATASTXOID had one less before) and its first bucket count.
@@ -300,9 +301,14 @@ impl SysCacheTable {
         &tables[version as usize]
     }
 
-    /// Filters [`ALL`] and groups it by catalog.
+    /// Filters [`ALL`], appends what minor releases added and groups the caches by catalog.
     fn build(version: PgVersion) -> SysCacheTable {
-        let caches: Vec<SysCache> = ALL.iter().copied().filter(|c| c.since <= version).collect();
+        let mut caches: Vec<SysCache> = ALL.iter().copied().filter(|c| c.since <= version).collect();
+        for appended in APPENDED.iter().filter(|c| c.since <= version) {
+            if caches.iter().all(|c| c.name != appended.name) {
+                caches.push(*appended);
+            }
+        }
         let mut by_catalog: Vec<(Oid, Vec<SysCacheId>)> = Vec::new();
         for (index, cache) in caches.iter().enumerate() {
             let id = SysCacheId(index as u8);
@@ -338,10 +344,10 @@ impl SysCacheTable {
         u8::try_from(message_id).ok().filter(|id| usize::from(*id) < self.caches.len()).map(SysCacheId)
     }
 
-    /// The cache with this PostgreSQL name, [`None`] if this version has none. O(log n).
+    /// The cache with this PostgreSQL name, [`None`] if this version has none. O(n).
     #[must_use]
     pub fn id_of(&self, name: &str) -> Option<SysCacheId> {
-        self.caches.binary_search_by_key(&name, |c| c.name).ok().map(|index| SysCacheId(index as u8))
+        self.caches.iter().position(|c| c.name == name).map(|index| SysCacheId(index as u8))
     }
 
     /// The cache with this id, which must come from this table. O(1).
@@ -378,6 +384,10 @@ const fn row(
     }
     SysCache { name, catalog, shared, key, initial_buckets, since }
 }
+
+/// Caches that minor releases added behind the sorted ones, with the first version in which one did so. Seen in 14.23, 15.18,
+/// 16.14 and 17.10; 13.23 has none.
+const APPENDED: [SysCache; 1] = [row("EXTENSIONOID", catalog::EXTENSION, &["oid"], 2, V14)];
 
 /// Every syscache of 13 to 18, sorted by name as PostgreSQL's enum is. No supported version dropped one.
 #[rustfmt::skip]
@@ -480,10 +490,10 @@ mod tests {
         let names = ["RELNAMENSP", "RELOID", "NAMESPACEOID", "PROCOID", "PUBLICATIONOID", "PUBLICATIONRELMAP", "TYPEOID"];
         let expected = [
             (V13, [49, 50, 36, 43, 45, 47, 75], 78),
-            (V14, [50, 51, 36, 43, 45, 47, 76], 79),
-            (V15, [54, 55, 36, 45, 49, 51, 80], 83),
-            (V16, [54, 55, 36, 45, 49, 51, 80], 83),
-            (V17, [54, 55, 36, 45, 49, 51, 80], 83),
+            (V14, [50, 51, 36, 43, 45, 47, 76], 80),
+            (V15, [54, 55, 36, 45, 49, 51, 80], 84),
+            (V16, [54, 55, 36, 45, 49, 51, 80], 84),
+            (V17, [54, 55, 36, 45, 49, 51, 80], 84),
             (V18, [56, 57, 38, 47, 51, 53, 82], 85),
         ];
         for (version, ids, count) in expected {
@@ -493,6 +503,17 @@ mod tests {
             assert_eq!(got, ids.map(|id| Some(id as i8)), "PostgreSQL {version}");
             let stable = ["ATTNAME", "ATTNUM", "CLAOID", "CONSTROID"].map(|n| table.id_of(n).map(SysCacheId::index));
             assert_eq!(stable, [Some(6), Some(7), Some(14), Some(19)]);
+        }
+    }
+
+    /// CREATE EXTENSION on these minors sends exactly these ids, hashed by the extension's oid.
+    #[test]
+    fn a_cache_of_a_minor_release_stands_last() {
+        for (version, id) in [(V13, None), (V14, Some(79)), (V15, Some(83)), (V16, Some(83)), (V17, Some(83)), (V18, Some(28))]
+        {
+            let table = SysCacheTable::of(version);
+            assert_eq!(table.id_of("EXTENSIONOID").map(SysCacheId::index), id, "PostgreSQL {version}");
+            assert_eq!(table.caches_on(catalog::EXTENSION).len(), [0, 1, 1, 1, 1, 2][version as usize]);
         }
     }
 
