@@ -73,7 +73,12 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Writes a record as a JSON object and a line end.
-fn json_line(record: &RawRecord<'_>, profile: &WalProfile, scratch: &mut Text, out: &mut Text) -> Result<(), Malformed> {
+fn json_line(
+    record: &RawRecord<'_>,
+    profile: &'static WalProfile,
+    scratch: &mut Text,
+    out: &mut Text,
+) -> Result<(), Malformed> {
     scratch.clear();
     describe::description(record, &record.parts(profile)?, profile, scratch)?;
     let header = &record.header;

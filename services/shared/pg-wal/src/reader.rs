@@ -25,7 +25,7 @@ use crate::end::{EndReason, WalEnd};
 use crate::error::WalError;
 use crate::page::{FIRST_IS_CONTRECORD, FIRST_IS_OVERWRITE_CONTRECORD, PAGE_SIZE, PageHeader, page_start, segment_end};
 use crate::profile::WalProfile;
-use crate::record::{RECORD_HEADER_LEN, RawRecord, RecordHeader, record_crc};
+use crate::record::{CrcBuffer, RECORD_HEADER_LEN, RawRecord, RecordHeader, record_crc};
 use crate::rmgr;
 use crate::window::{Fetched, Window, first_nonzero};
 
@@ -128,8 +128,12 @@ pub struct WalReader {
     after_switch: bool,
     /// A record that was lost half written, until the record that says so has been seen.
     overwritten: Option<Lsn>,
+    /// Space for checksums.
+    crc_buffer: CrcBuffer,
     /// Bytes of the record that spans pages.
     assembled: Vec<u8>,
+    /// The record returned last was no switch, and there was no end since.
+    plain: bool,
     /// Why reading stopped.
     end: Option<WalEnd>,
     /// The end before, so that looking again at the same one is cheap.
@@ -165,7 +169,9 @@ impl WalReader {
             prev: Prev::Before(page_start(start)),
             after_switch: false,
             overwritten: None,
+            crc_buffer: CrcBuffer::new(),
             assembled: Vec::new(),
+            plain: false,
             end: None,
             last_end: None,
             zero_segment: None,
@@ -208,7 +214,13 @@ impl WalReader {
     /// [`WalError::Io`] if a file that is there cannot be read.
     #[allow(clippy::should_implement_trait, reason = "it lends")]
     pub fn next(&mut self) -> Result<Option<RawRecord<'_>>, WalError> {
-        let Some(found) = self.advance()? else { return Ok(None) };
+        let found = match self.next_in_page() {
+            Some(found) => found,
+            None => match self.advance()? {
+                Some(found) => found,
+                None => return Ok(None),
+            },
+        };
         let bytes = match found.place {
             Place::Window(offset) => self.window.bytes(offset, found.header.total_len as usize),
             Place::Assembled => &self.assembled,
@@ -216,8 +228,37 @@ impl WalReader {
         Ok(Some(RawRecord { lsn: found.lsn, end_lsn: found.end, header: found.header, bytes }))
     }
 
+    /// The next record if it lies in the current page and nothing is unusual. Anything else is left to [`WalReader::advance`],
+    /// which makes the same checks and says what is wrong.
+    #[inline]
+    fn next_in_page(&mut self) -> Option<Found> {
+        let (page, Prev::Is(prev), true) = (self.page?, self.prev, self.plain) else { return None };
+        let (lsn, in_page) = (self.pos, self.pos.0.wrapping_sub(page.start.0) as usize);
+        if in_page == 0 || in_page >= PAGE {
+            return None;
+        }
+        let offset = page.offset + in_page;
+        let room = self.window.bytes(offset, PAGE - in_page);
+        let header = RecordHeader::read(room).ok()?;
+        let bytes = room.get(..header.total_len as usize)?;
+        let last = Lsn(lsn.0 + u64::from(header.total_len));
+        let usual = bytes.len() >= RECORD_HEADER_LEN
+            && header.prev == prev
+            && rmgr::is_valid(self.profile, header.rmid)
+            && !rmgr::is_switch(&header)
+            && self.limit.is_none_or(|limit| last <= limit)
+            && self.crc_buffer.record_crc(bytes) == header.crc;
+        if !usual {
+            return None;
+        }
+        self.pos = last.align();
+        self.prev = Prev::Is(lsn);
+        Some(Found { lsn, last, end: self.pos, header, place: Place::Window(offset) })
+    }
+
     /// Finds the next record to return and moves behind it.
     fn advance(&mut self) -> Result<Option<Found>, WalError> {
+        self.plain = false;
         if let Some(end) = self.end.take() {
             self.last_end = Some(end);
             self.forget();
@@ -230,6 +271,7 @@ impl WalReader {
                     self.after_switch = rmgr::is_switch(&found.header);
                     self.retrying = false;
                     if found.lsn >= self.start {
+                        self.plain = !self.after_switch;
                         return Ok(Some(found));
                     }
                 }

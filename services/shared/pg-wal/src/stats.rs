@@ -80,7 +80,7 @@ impl WalStats {
     /// If its inner headers contradict each other.
     #[inline]
     pub fn add(&mut self, record: &RawRecord<'_>) -> Result<(), Malformed> {
-        let image_len = record.parts(self.profile)?.images_len();
+        let image_len = record.parts(self.profile)?.images_len;
         let header = &record.header;
         let mut operation = usize::from(header.info >> 4);
         if header.rmid == RM_XACT {

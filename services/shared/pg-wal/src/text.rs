@@ -8,8 +8,10 @@ const PAIRS: &[u8; 200] = b"0001020304050607080910111213141516171819\
     4041424344454647484950515253545556575859\
     6061626364656667686970717273747576777879\
     8081828384858687888990919293949596979899";
-/// Hexadecimal digits.
-const HEX: &[u8; 16] = b"0123456789ABCDEF";
+/// 10^8: numbers below it have at most eight digits.
+const EIGHT_DIGITS: u32 = 100_000_000;
+/// Eight blanks.
+const BLANKS: u64 = 0x2020_2020_2020_2020;
 /// Microseconds of a second.
 const SECOND: i64 = 1_000_000;
 /// Seconds of a day.
@@ -72,27 +74,50 @@ impl Text {
         self
     }
 
+    /// The first `len` of eight bytes, low byte first. A copy of fixed size and a cut cost less than a copy of `len` bytes.
+    #[inline]
+    fn put(&mut self, bytes: u64, len: usize) {
+        let end = self.buf.len() + len.min(8);
+        self.buf.extend_from_slice(&bytes.to_le_bytes());
+        self.buf.truncate(end);
+    }
+
     /// A decimal number.
     #[inline]
     pub fn dec(&mut self, number: u32) -> &mut Self {
-        let mut digits = [0u8; 10];
-        let start = decimal(number, &mut digits);
-        self.buf.extend_from_slice(digits.get(start..).unwrap_or_default());
+        let (high, low) = (number / EIGHT_DIGITS, number % EIGHT_DIGITS);
+        if high > 0 {
+            let (digits, len) = decimal(high);
+            self.put(digits >> (8 * (8 - len)), len);
+            self.put(decimal(low).0, 8);
+        } else {
+            let (digits, len) = decimal(low);
+            self.put(digits >> (8 * (8 - len)), len);
+        }
         self
     }
 
-    /// A decimal number, filled up with blanks on the left to `width` (at most 16).
+    /// A decimal number, filled up with blanks on the left to `width`.
     #[inline]
     pub fn dec_right(&mut self, number: u32, width: usize) -> &mut Self {
-        let mut cell = [b' '; 16];
-        let mut digits = [0u8; 10];
-        let start = decimal(number, &mut digits);
-        let digits = digits.get(start..).unwrap_or_default();
-        let width = width.clamp(digits.len(), cell.len());
-        if let Some(end) = cell.get_mut(width - digits.len()..width) {
-            end.copy_from_slice(digits);
+        if number >= EIGHT_DIGITS {
+            return self.fill(width.saturating_sub(if number < 10 * EIGHT_DIGITS { 9 } else { 10 })).dec(number);
         }
-        self.buf.extend_from_slice(cell.get(..width).unwrap_or_default());
+        let (digits, len) = decimal(number);
+        let blanks = BLANKS & u64::MAX.checked_shr(8 * len as u32).unwrap_or(0);
+        let digits = digits & !(u64::MAX.checked_shr(8 * len as u32).unwrap_or(0)) | blanks;
+        let cell = width.clamp(len, 8);
+        self.fill(width.saturating_sub(8)).put(digits >> (8 * (8 - cell)), cell);
+        self
+    }
+
+    /// Blanks.
+    #[inline]
+    fn fill(&mut self, mut count: usize) -> &mut Self {
+        while count > 0 {
+            self.put(BLANKS, count);
+            count = count.saturating_sub(8);
+        }
         self
     }
 
@@ -112,31 +137,25 @@ impl Text {
         self.dec(number.unsigned_abs())
     }
 
-    /// A number in upper-case hexadecimal digits, at least `width` of them (at most 16).
+    /// A number in upper-case hexadecimal digits, at least `width` of them (at most 8).
     #[inline]
-    pub fn hex(&mut self, number: u64, width: usize) -> &mut Self {
-        let mut digits = [0u8; 16];
-        let mut rest = number;
-        for digit in digits.iter_mut().rev() {
-            *digit = hex_digit(rest as u8);
-            rest >>= 4;
-        }
-        let significant = (67 - number.leading_zeros() as usize) / 4;
-        let width = significant.max(width).clamp(1, 16);
-        self.buf.extend_from_slice(digits.get(16 - width..).unwrap_or_default());
+    pub fn hex(&mut self, number: u32, width: usize) -> &mut Self {
+        let significant = (35 - number.leading_zeros() as usize) / 4;
+        let len = significant.max(width).clamp(1, 8);
+        self.put(hexadecimal(number) >> (8 * (8 - len)), len);
         self
     }
 
     /// A position as `0/A00028`.
     #[inline]
     pub fn lsn(&mut self, lsn: Lsn) -> &mut Self {
-        self.hex(lsn.0 >> 32, 1).str("/").hex(lsn.0 & 0xFFFF_FFFF, 1)
+        self.hex((lsn.0 >> 32) as u32, 1).str("/").hex(lsn.0 as u32, 1)
     }
 
     /// A position as in the columns of pg_waldump: `0/00A00028`.
     #[inline]
     pub fn lsn_padded(&mut self, lsn: Lsn) -> &mut Self {
-        self.hex(lsn.0 >> 32, 1).str("/").hex(lsn.0 & 0xFFFF_FFFF, 8)
+        self.hex((lsn.0 >> 32) as u32, 1).str("/").hex(lsn.0 as u32, 8)
     }
 
     /// A file as `1663/5/16396`.
@@ -147,27 +166,21 @@ impl Text {
 
     /// A time as `2026-11-30 08:32:10.843454 UTC`.
     pub fn timestamp(&mut self, time: Timestamp) -> &mut Self {
-        let (seconds, micros) = (time.0.div_euclid(SECOND), time.0.rem_euclid(SECOND));
+        let (seconds, micros) = (time.0.div_euclid(SECOND), time.0.rem_euclid(SECOND) as u32);
         let (days, second) = (seconds.div_euclid(DAY) + EPOCH_DAYS, seconds.rem_euclid(DAY) as u32);
         let (year, month, day) = civil_date(days);
-        if year < 0 {
-            self.buf.push(b'-');
+        if !(0..10_000).contains(&year) {
+            // Years that no clock shows; their last four digits follow below.
+            self.str(&(year / 10_000).to_string());
         }
-        let year = year.unsigned_abs();
-        self.pair((year / 100 % 100) as u32, year / 10_000).pair((year % 100) as u32, 0).str("-");
-        self.pair(month, 0).str("-").pair(day, 0).str(" ");
-        self.pair(second / 3600, 0).str(":").pair(second / 60 % 60, 0).str(":").pair(second % 60, 0).str(".");
-        let micros = micros as u32;
-        self.pair(micros / 10_000, 0).pair(micros / 100 % 100, 0).pair(micros % 100, 0).str(" UTC")
-    }
-
-    /// Two digits, behind `above` if that is not 0.
-    fn pair(&mut self, number: u32, above: u64) -> &mut Self {
-        if above > 0 {
-            self.dec64(above);
-        }
-        let at = (number % 100) as usize * 2;
-        self.buf.extend_from_slice(PAIRS.get(at..at + 2).unwrap_or_default());
+        let year = (year.unsigned_abs() % 10_000) as u32;
+        let ([y0, y1], [y2, y3], [n0, n1], [d0, d1]) = (pair(year / 100), pair(year), pair(month), pair(day));
+        let ([h0, h1], [m0, m1], [s0, s1]) = (pair(second / 3600), pair(second / 60 % 60), pair(second % 60));
+        let ([u0, u1], [u2, u3], [u4, u5]) = (pair(micros / 10_000), pair(micros / 100), pair(micros));
+        self.buf.extend_from_slice(&[
+            y0, y1, y2, y3, b'-', n0, n1, b'-', d0, d1, b' ', h0, h1, b':', m0, m1, b':', s0, s1, b'.', u0, u1, u2, u3, u4, u5,
+            b' ', b'U', b'T', b'C',
+        ]);
         self
     }
 
@@ -192,7 +205,7 @@ impl Text {
     /// Bytes as `\xNN`.
     fn escaped(&mut self, bytes: &[u8]) -> &mut Self {
         for byte in bytes {
-            self.str("\\x").hex(u64::from(*byte), 2);
+            self.str("\\x").hex(u32::from(*byte), 2);
         }
         self
     }
@@ -200,7 +213,7 @@ impl Text {
     /// Bytes as `6E 6F`.
     pub fn hex_bytes(&mut self, bytes: &[u8]) -> &mut Self {
         for (i, byte) in bytes.iter().enumerate() {
-            self.str(if i == 0 { "" } else { " " }).hex(u64::from(*byte), 2);
+            self.str(if i == 0 { "" } else { " " }).hex(u32::from(*byte), 2);
         }
         self
     }
@@ -212,29 +225,36 @@ fn is_harmless(c: char) -> bool {
     !c.is_control() && !turns_direction
 }
 
-/// The hexadecimal digit of the low four bits.
+/// The last two digits of a number.
 #[inline]
-fn hex_digit(bits: u8) -> u8 {
-    HEX.get(usize::from(bits & 0xF)).copied().unwrap_or_default()
+fn pair(number: u32) -> [u8; 2] {
+    PAIRS.as_chunks::<2>().0.get((number % 100) as usize).copied().unwrap_or_default()
 }
 
-/// Writes a number's digits to the end of `digits` and returns where they start.
+/// Eight digits of a number below 10^8, the first one in the low byte, and how many of them count.
 #[inline]
-fn decimal(number: u32, digits: &mut [u8; 10]) -> usize {
-    let mut rest = number;
-    let mut at = digits.len();
-    for pair in digits.as_chunks_mut::<2>().0.iter_mut().rev() {
-        let low = (rest % 100) as usize * 2;
-        if let Some(text) = PAIRS.get(low..low + 2) {
-            pair.copy_from_slice(text);
-        }
-        at -= 2;
-        rest /= 100;
-        if rest == 0 {
-            return if low < 20 { at + 1 } else { at };
-        }
-    }
-    at
+fn decimal(number: u32) -> (u64, usize) {
+    debug_assert!(number < EIGHT_DIGITS);
+    // Halves of four digits, then of two, then digits, all side by side; the factors stand for divisions by 100 and by 10.
+    let fours = u64::from(number / 10_000) | u64::from(number % 10_000) << 32;
+    let hundreds = ((fours * 10_486) >> 20) & 0x0000_007F_0000_007F;
+    let twos = hundreds | (fours - 100 * hundreds) << 16;
+    let tens = ((twos * 103) >> 10) & 0x000F_000F_000F_000F;
+    let ones = tens | (twos - 10 * tens) << 8;
+    let leading_zeroes = (ones.trailing_zeros() / 8).min(7);
+    (ones | 0x3030_3030_3030_3030, 8 - leading_zeroes as usize)
+}
+
+/// Eight hexadecimal digits, the first one in the low byte.
+#[inline]
+fn hexadecimal(number: u32) -> u64 {
+    // Spread the nibbles to bytes, the highest first, and move each to '0'..='9' or 'A'..='F'.
+    let mut n = u64::from(number.swap_bytes());
+    n = (n | n << 16) & 0x0000_FFFF_0000_FFFF;
+    n = (n | n << 8) & 0x00FF_00FF_00FF_00FF;
+    n = (n >> 4 | n << 8) & 0x0F0F_0F0F_0F0F_0F0F;
+    let letters = ((n + 0x0606_0606_0606_0606) >> 4) & 0x0101_0101_0101_0101;
+    n + 0x3030_3030_3030_3030 + letters * 7
 }
 
 /// Year, month and day of a number of days since 1970-01-01 in the Gregorian calendar, extended to both sides.
@@ -266,10 +286,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_are_as_the_standard_library_writes_them(n: u32, m: u64, width in 0usize..16) {
+        fn numbers_are_as_the_standard_library_writes_them(n: u32, m: u64, shift in 0u32..32, width in 0usize..16) {
+            let n = n >> shift;
             prop_assert_eq!(text(|t| _ = t.dec(n)), n.to_string());
             prop_assert_eq!(text(|t| _ = t.dec_right(n, width)), format!("{n:width$}"));
-            prop_assert_eq!(text(|t| _ = t.hex(m, width)), format!("{m:0width$X}"));
+            let width = width.min(8);
+            prop_assert_eq!(text(|t| _ = t.hex(n, width)), format!("{n:0width$X}"));
             prop_assert_eq!(text(|t| _ = t.lsn(Lsn(m))), Lsn(m).to_string());
         }
 

@@ -28,7 +28,7 @@ fn check_sequence(version: PgVersion) {
         let parts = record.parts(profile).unwrap();
         let header = record.header;
         assert_eq!((record.lsn, header.prev, header.xid.0), (line.lsn, line.prev, line.xid));
-        let lens = (header.total_len - parts.images_len(), header.total_len);
+        let lens = (header.total_len - parts.images_len, header.total_len);
         assert_eq!(lens, line.len, "lengths at {}", record.lsn);
         assert_eq!(rmgr::name(header.rmid), line.rmgr, "at {}", record.lsn);
         let operation = rmgr::operation_name(profile, header.rmid, header.info);
@@ -48,7 +48,7 @@ fn check_sequence(version: PgVersion) {
 const DESCRIBED: [&str; 8] = ["XLOG", "Transaction", "Storage", "RelMap", "Standby", "Heap2", "Heap", "LogicalMessage"];
 
 /// Compares the whole line, or for resource managers that are not described all but the description's middle.
-fn check_text(record: &RawRecord<'_>, profile: &WalProfile, line: &Line<'_>, ours: &mut Text) {
+fn check_text(record: &RawRecord<'_>, profile: &'static WalProfile, line: &Line<'_>, ours: &mut Text) {
     ours.clear();
     describe::line(record, profile, ours).unwrap();
     let ours = parse(ours.since(0).strip_suffix('\n').unwrap());

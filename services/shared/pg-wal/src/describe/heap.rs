@@ -35,7 +35,7 @@ fn infobits_plain(bits: u8, out: &mut Text) {
 
 /// `0x` and two digits.
 fn flags(flags: u8, out: &mut Text) {
-    out.str("0x").hex(u64::from(flags), 2);
+    out.str("0x").hex(u32::from(flags), 2);
 }
 
 /// Writes a HEAP record's description.

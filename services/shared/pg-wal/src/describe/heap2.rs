@@ -40,7 +40,7 @@ pub(super) fn describe(
         Heap2Layout::Visible => {
             let xl = XlHeapVisible::read(main)?;
             out.str(if keyed { "snapshotConflictHorizon: " } else { "cutoff xid " }).dec(xl.horizon.0);
-            out.str(if keyed { ", flags: 0x" } else { " flags 0x" }).hex(u64::from(xl.flags), 2);
+            out.str(if keyed { ", flags: 0x" } else { " flags 0x" }).hex(u32::from(xl.flags), 2);
         }
         Heap2Layout::Rewrite => {}
         Heap2Layout::Clean => _ = out.str("remxid ").dec(XlHeapPrune::read(main, false)?.horizon.0),
@@ -72,10 +72,10 @@ fn multi_insert(parts: &RecordParts<'_>, init_page: bool, keyed: bool, out: &mut
     let xl = XlHeapMultiInsert::read(parts.main, init_page)?;
     let count = u32::from(xl.ntuples);
     if !keyed {
-        out.dec(count).str(" tuples flags 0x").hex(u64::from(xl.flags), 2);
+        out.dec(count).str(" tuples flags 0x").hex(u32::from(xl.flags), 2);
         return Ok(());
     }
-    out.str("ntuples: ").dec(count).str(", flags: 0x").hex(u64::from(xl.flags), 2);
+    out.str("ntuples: ").dec(count).str(", flags: 0x").hex(u32::from(xl.flags), 2);
     if !init_page && block_data(parts).is_some() {
         out.str(", offsets:");
         offsets(xl.offsets, out);

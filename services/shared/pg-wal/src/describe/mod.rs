@@ -28,13 +28,13 @@ const BLANKS: &str = "           ";
 ///
 /// # Errors
 /// If the record's contents contradict the layout of their kind. What was written before is taken back.
-pub fn line(record: &RawRecord<'_>, profile: &WalProfile, out: &mut Text) -> Result<(), Malformed> {
+pub fn line(record: &RawRecord<'_>, profile: &'static WalProfile, out: &mut Text) -> Result<(), Malformed> {
     let parts = record.parts(profile)?;
     let header = &record.header;
     let start = out.len();
     let name = rmgr::name(header.rmid);
     out.str("rmgr: ").str(&name).str(BLANKS.get(name.len().min(RMGR_WIDTH)..).unwrap_or_default());
-    let rec_len = header.total_len.saturating_sub(parts.images_len());
+    let rec_len = header.total_len.saturating_sub(parts.images_len);
     out.str(" len (rec/tot): ").dec_right(rec_len, 6).str("/").dec_right(header.total_len, 6);
     out.str(", tx: ").dec_right(header.xid.0, 10);
     out.str(", lsn: ").lsn_padded(record.lsn).str(", prev ").lsn_padded(header.prev).str(", desc: ");

@@ -149,7 +149,7 @@ impl<'a> RestorePoint<'a> {
 }
 
 /// The record that a record declares lost, if it is one that does.
-pub(crate) fn overwritten_lsn(header: &RecordHeader, bytes: &[u8], profile: &WalProfile) -> Option<Lsn> {
+pub(crate) fn overwritten_lsn(header: &RecordHeader, bytes: &[u8], profile: &'static WalProfile) -> Option<Lsn> {
     if header.rmid != RM_XLOG || header.operation() != OVERWRITE_CONTRECORD {
         return None;
     }

@@ -1,11 +1,12 @@
 //! The recorded logs of real servers, unpacked, and what their own pg_waldump said of them.
 
+#![allow(dead_code, reason = "not every test uses all of it")]
+
 use std::path::{Path, PathBuf};
 
 use pg_types::{Lsn, PgVersion};
 
 /// Versions with a recorded log.
-#[allow(dead_code, reason = "not every test reads them all")]
 pub(crate) const RECORDED: [PgVersion; 4] = [PgVersion::V13, PgVersion::V15, PgVersion::V16, PgVersion::V18];
 
 /// Folder of a version's fixtures.
