@@ -66,7 +66,7 @@ pub struct Args {
     /// Folder for the report; made if missing. One that is there must be empty or an earlier report, which is replaced.
     #[arg(long, value_name = "DIR", default_value = "walstorm-report")]
     out: PathBuf,
-    /// Share of transactions that are traced, 0 to 1; costly ones are traced in any case.
+    /// Share of transactions that are traced, 0 to 1; those with 50 invalidation messages or more are traced in any case.
     #[arg(long, value_name = "RATIO", default_value_t = 0.01)]
     sampling: f64,
     /// OTLP endpoint for traces; default OTEL_EXPORTER_OTLP_ENDPOINT, else traces.jsonl in the report's folder.

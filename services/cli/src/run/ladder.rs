@@ -29,6 +29,8 @@ pub struct Ladder {
     pub scale_text: &'static str,
     /// What is compared.
     pub side: Side,
+    /// The two profiles that tell the story: before and after.
+    pub story: (&'static str, &'static str),
     /// The profiles, slowest first.
     pub rungs: &'static [Rung],
     /// The published profile of functions: per rung, shares in per cent by PostgreSQL's names.
@@ -57,6 +59,7 @@ pub const LADDERS: &[Ladder] = &[
         scale: &[],
         scale_text: "10,000 tables known, 700 transactions that change schemas (published: 10,000 tables, no number)",
         side: Side::Decoder,
+        story: ("pg96", "pg10"),
         rungs: &[
             rung("pg96", "115 s", "as it was"),
             rung("pg96+direct-syscache", "55 s", "the cache of a message by index"),
@@ -78,6 +81,7 @@ pub const LADDERS: &[Ladder] = &[
         scale: &[("duration", "30s"), ("longest", "30s")],
         scale_text: "30 s of 16 writers beside 10 long transactions, max_connections 5000, 200 snapshots a second",
         side: Side::Standby,
+        story: ("pg13.6", "pg13.6+skip-offset"),
         rungs: &[
             rung("pg13.6", "23 %", "every slot between the oldest and the newest"),
             rung("pg13.6+skip-offset", "0.76 %", "gaps are jumped over"),
@@ -94,6 +98,7 @@ pub const LADDERS: &[Ladder] = &[
         scale: &[("partitions", "500")],
         scale_text: "500 of 1,000 partitions (published: 1,000 of 2,000; up to 13 the cost is quadratic: 4 times as much)",
         side: Side::Decoder,
+        story: ("pg13", "pg14"),
         rungs: &[
             rung("pg13", "222 s", "all messages at each command"),
             rung("pg14", "< 1 s", "each message once, and once at the end"),
@@ -148,6 +153,9 @@ mod tests {
                 }
             }
             assert!(ladder.functions.len() <= ladder.rungs.len());
+            for profile in [ladder.story.0, ladder.story.1] {
+                assert!(!ladder.rung(profile).unwrap().published.is_empty(), "{profile}");
+            }
         }
     }
 

@@ -39,6 +39,8 @@ const WAL_STANDBY_PROFILES: [&str; 2] = ["pg13.6", "indexed"];
 const SCENARIO_VERSION: PgVersion = PgVersion::V18;
 /// Snapshots a second of a WAL's own time, where no scenario says otherwise.
 const SNAPSHOTS_PER_SECOND: u64 = 100;
+/// A transaction with so many invalidation messages is traced, whatever its share.
+const MARK_MESSAGES: u64 = 50;
 /// Sessions that read the running standby.
 const READERS: u32 = 4;
 /// Snapshots a second that they take together, at most.
@@ -179,7 +181,7 @@ async fn pipeline(
         standby_profile: set_up.wal_dir.is_none().then(|| "indexed".to_owned()),
         standby_settings: set_up.standby_settings,
         catalog: set_up.catalog.clone(),
-        sampling: SamplingConfig { ratio: settings.sampling, ..SamplingConfig::default() },
+        sampling: SamplingConfig { ratio: settings.sampling, mark_messages: MARK_MESSAGES, ..SamplingConfig::default() },
         export,
     };
     let decoder_profile = config.decoder_profile.clone();

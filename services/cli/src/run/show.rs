@@ -2,6 +2,7 @@
 
 mod json;
 mod ladders;
+mod story;
 mod transactions;
 
 use std::fmt::Write as _;
@@ -41,8 +42,15 @@ fn section(text: &mut String, source: &SourceReport, timed: &SourceTimings, pain
     let about = ladder.map_or(source.about.as_str(), |l| l.headline);
     let about = super::text::harmless_cut(about, COLUMNS - source.source.chars().count() - 12);
     let _ = writeln!(text, "\n{}", paint.heading(&source.source, &about));
+    if let Some(story) = story::story(source, timed, ladder) {
+        let _ = writeln!(text, "{}", paint.strong(&wrapped(&printable(&story), COLUMNS)));
+    }
     let _ = writeln!(text, "{}", wal_lines(source));
     let _ = writeln!(text, "{}", pipeline_line(source, timed));
+    if timed.readers.failed > 0 {
+        let failed = format!("  {} of readers of the standby failed", plural(timed.readers.failed, "call"));
+        let _ = writeln!(text, "{}", paint.bad(&failed));
+    }
     for stopped in &source.pipeline.stopped {
         let _ = writeln!(text, "  {}", paint.bad(&format!("stopped: {}", printable(stopped))));
     }

@@ -102,6 +102,44 @@ async fn it_serves_answers_health_and_reflection_and_drains_on_sigterm() {
     assert_eq!(running.terminate(), Some(0));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_at_any_place_it_goes_on_from_its_restart_point() {
+    let wal = Wal::standby("pg16");
+    let (end, records) = (wal.end(), wal.records.clone());
+    let dir = tempfile::tempdir().unwrap();
+    let data_dir = dir.path().join("standby");
+    let undisturbed = ScriptedPrimary::start(wal.clone(), end).await;
+    let other = support::start(support::config(&undisturbed)).await;
+    let expected = support::snapshot(&mut support::client(&other).await, end).await;
+
+    let primary = ScriptedPrimary::start(wal, pg_types::Lsn(0)).await;
+    let endpoint = primary.endpoint();
+    let args = ["--endpoint", &endpoint, "--data-dir", data_dir.to_str().unwrap(), "--max-connections", "40"];
+    let mut from = 0;
+    for part in 1..=5 {
+        let stop = records[(records.len() - 1) * part / 5].end_lsn;
+        let mut command = program(&args);
+        command.env("WALSTORM_STANDBY__SETTINGS__MAX_PREPARED_TRANSACTIONS", "10");
+        let mut running = Running::start(command);
+        primary.open_gate(stop);
+        let mut client = StandbyServiceClient::new(support::channel(&running.address).await);
+        let snapshot = support::snapshot(&mut client, stop).await;
+        let seen = primary.seen();
+        assert_eq!(seen.starts.len(), part);
+        assert_eq!(seen.starts[part - 1].from_lsn, from, "it begins where its restart point says");
+        if part == 5 {
+            assert_eq!((snapshot.xmin, snapshot.xmax, snapshot.xip), (expected.xmin, expected.xmax, expected.xip.clone()));
+        }
+        running.child.kill().unwrap();
+        running.child.wait().unwrap();
+        let kept = standby_node::restart_point::read(&data_dir).unwrap();
+        from = kept.map_or(0, |point| point.redo_lsn.0);
+        let flushed = primary.seen().feedback.iter().map(|f| f.flushed_lsn).max().unwrap_or(0);
+        assert!(flushed <= from.max(records[0].lsn.0), "{flushed} was told as flushed, and a restart begins at {from}");
+    }
+    assert!(from > records[0].lsn.0, "there was a checkpoint on the way");
+}
+
 #[test]
 fn what_cannot_start_says_why() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
