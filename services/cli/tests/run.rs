@@ -181,11 +181,27 @@ fn json_lines_have_the_documented_keys() {
 }
 
 #[test]
+fn time_may_be_real_and_traces_may_go_elsewhere() {
+    let dir = folder();
+    for clock in ["real", "max"] {
+        // Nobody listens at that endpoint: spans are lost, the run is not.
+        let args = ["small.toml", "--clock", clock, "--profiles", "indexed", "--otlp-endpoint", "http://127.0.0.1:9", "--json"];
+        let text = succeeds(dir.path(), &args);
+        let source: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        assert_eq!(source["decoded"], source["commits"], "{source}");
+        assert!(source["decoded"].as_u64() > Some(50), "{source}");
+        assert!(!dir.path().join("walstorm-report/traces.jsonl").exists());
+    }
+}
+
+#[test]
 fn what_cannot_run_is_refused_with_the_remedy() {
     let dir = folder();
     std::fs::create_dir(dir.path().join("empty")).unwrap();
-    let cases: [(&[&str], &str); 5] = [
+    std::fs::write(dir.path().join("notes.txt"), "no WAL at all").unwrap();
+    let cases: [(&[&str], &str); 6] = [
         (&["nonsense"], "truncate-partitions"),
+        (&["notes.txt"], "notes.txt"),
         (&["small.toml", "--profiles", "pg7"], "pg17.6"),
         (&["small.toml", "--sampling", "2"], "between 0 and 1"),
         (&["empty"], "empty"),

@@ -75,12 +75,13 @@ pub async fn play(
         SourceKind::Scenario { file: None, .. } => Ladder::of(&source.name),
         _ => None,
     };
-    let set_up = set_up(source, settings, ladder, folder)?;
+    let mut set_up = set_up(source, settings, ladder, folder)?;
+    bar.set_message(format!("{}: reading the WAL", source.name));
+    let read = set_up.wal_dir.as_deref().map(|dir| survey(dir, &mut set_up.standby_settings)).transpose()?;
     bar.set_message(format!("{}: through the nodes", source.name));
     let mut timings = SourceTimings { source: source.name.clone(), ..SourceTimings::default() };
     let (pipeline, wal_dir) = pipeline(&set_up, settings, folder, export, bar, &mut timings).await?;
-    bar.set_message(format!("{}: reading the WAL", source.name));
-    let wal = survey(&wal_dir)?;
+    let wal = read.map_or_else(|| survey(&wal_dir, &mut set_up.standby_settings), Ok)?;
 
     let mut report = SourceReport {
         source: source.name.clone(),

@@ -6,8 +6,10 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::path::Path;
 
 use decoder_core::{DecodedTransaction, Profile};
+use pg_types::record::ParameterChangeRecord;
 use pg_types::{InvalidationKind, Lsn, RecordBody, SysCacheTable, Work};
 use pg_wal::{WalDir, WalReader};
+use standby_node::config::SizeSettings;
 
 use super::looks_like::looks_like;
 use super::report::{CacheCount, TransactionReport, WalReport, count_caches, steps};
@@ -172,11 +174,12 @@ fn commit_caches(dir: &Path, transactions: &[DecodedTransaction]) -> anyhow::Res
     Ok(found)
 }
 
-/// What a WAL is: its identity, its size and what ends in it.
+/// What a WAL is: its identity, its size and what ends in it. Raises `settings` to what the server that wrote it had, as far as
+/// the WAL tells: a standby with less must not replay it.
 ///
 /// # Errors
 /// The WAL cannot be read.
-pub fn survey(dir: &Path) -> anyhow::Result<WalReport> {
+pub fn survey(dir: &Path, settings: &mut SizeSettings) -> anyhow::Result<WalReport> {
     let dir = WalDir::open(dir, None)?;
     let identity = dir.identity();
     let mut reader = WalReader::open(&dir, None)?;
@@ -198,11 +201,25 @@ pub fn survey(dir: &Path) -> anyhow::Result<WalReport> {
                 report.messages += commit.messages.len() as u64;
             }
             RecordBody::Abort(_) => report.aborts += 1,
+            RecordBody::ParameterChange(change) => raise(settings, &change),
             _ => {}
         }
     }
     report.bytes = report.end_lsn.0 - report.start_lsn.0;
     Ok(report)
+}
+
+/// Raises each setting to the server's.
+fn raise(settings: &mut SizeSettings, change: &ParameterChangeRecord) {
+    let pairs = [
+        (&mut settings.max_connections, change.max_connections),
+        (&mut settings.max_worker_processes, change.max_worker_processes),
+        (&mut settings.max_wal_senders, change.max_wal_senders),
+        (&mut settings.max_prepared_transactions, change.max_prepared_xacts),
+    ];
+    for (setting, servers) in pairs {
+        *setting = (*setting).max(u32::try_from(servers).unwrap_or(0));
+    }
 }
 
 #[cfg(test)]
@@ -218,6 +235,14 @@ mod tests {
             work: Work { messages_executed, spill_bytes: 1 << 40, ..Work::default() },
             ..DecodedTransaction::default()
         }
+    }
+
+    #[test]
+    fn settings_are_raised_to_the_servers_and_never_lowered() {
+        let mut settings = SizeSettings::default();
+        let change = ParameterChangeRecord { max_connections: 5000, max_worker_processes: -1, ..Default::default() };
+        raise(&mut settings, &change);
+        assert_eq!(settings, SizeSettings { max_connections: 5000, ..SizeSettings::default() });
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What is played: the sample WAL, a directory of WAL, a scenario by name, a scenario file.
+//! What is played: the sample WAL, a directory of WAL or one segment, a scenario by name, a scenario file (`*.toml`).
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ const FOLDER_CHARS_MAX: usize = 60;
 pub enum SourceKind {
     /// Real WAL that the program carries.
     Sample,
-    /// Real WAL in a directory; it is only read.
+    /// Real WAL in a directory, or one segment; it is only read.
     WalDir(PathBuf),
     /// A scenario. A file's text was read and checked.
     Scenario {
@@ -61,11 +61,12 @@ impl Source {
                 known.join(", ")
             );
         };
-        if meta.is_dir() {
+        let is_scenario = path.extension().is_some_and(|extension| extension == "toml");
+        if meta.is_dir() || !is_scenario {
             return Ok(Self { name: folder_name(path), kind: SourceKind::WalDir(path.to_owned()) });
         }
         if meta.len() > SCENARIO_BYTES_MAX {
-            bail!("{} is too large for a scenario file ({} bytes): WAL is given by its directory", path.display(), meta.len());
+            bail!("{} is too large for a scenario file ({} bytes)", path.display(), meta.len());
         }
         let contents = std::fs::read_to_string(path).with_context(|| format!("read the scenario file {}", path.display()))?;
         let scenario = Scenario::parse(&folder_name(path), &contents)

@@ -6,9 +6,9 @@ use crate::run::paint::{COLUMNS, Column, Paint, Text, Tone, table};
 use crate::run::report::{SourceReport, TransactionReport, steps};
 use crate::run::text::{count, harmless_cut, percent, short_count};
 
-/// Columns of what a transaction looks like: the first with which the table fits.
-const LOOKS_COLUMNS: [usize; 5] = [46, 40, 34, 28, 22];
-/// The same where nothing fits.
+/// Most columns of what a transaction looks like.
+const LOOKS_COLUMNS_MAX: usize = 60;
+/// Fewest of them, where nothing fits.
 const LOOKS_COLUMNS_MIN: usize = 16;
 /// Caches that are named.
 const CACHES: usize = 1;
@@ -43,7 +43,7 @@ pub(super) fn costliest(source: &SourceReport, paint: Paint) -> String {
         let plain = table(&head, &with(*columns), Paint::plain());
         plain.lines().all(|line| line.chars().count() <= COLUMNS)
     };
-    let columns = LOOKS_COLUMNS.into_iter().find(fits).unwrap_or(LOOKS_COLUMNS_MIN);
+    let columns = (LOOKS_COLUMNS_MIN..=LOOKS_COLUMNS_MAX).rev().find(fits).unwrap_or(LOOKS_COLUMNS_MIN);
     format!("{title}\n{}\n", table(&head, &with(columns), paint))
 }
 
