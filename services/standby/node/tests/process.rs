@@ -114,7 +114,7 @@ async fn killed_at_any_place_it_goes_on_from_its_restart_point() {
 
     let primary = ScriptedPrimary::start(wal, pg_types::Lsn(0)).await;
     let endpoint = primary.endpoint();
-    let args = ["--endpoint", &endpoint, "--data-dir", data_dir.to_str().unwrap(), "--max-connections", "40"];
+    let args = ["--primary", &endpoint, "--data-dir", data_dir.to_str().unwrap(), "--max-connections", "40"];
     let mut from = 0;
     for part in 1..=5 {
         let stop = records[(records.len() - 1) * part / 5].end_lsn;
