@@ -88,9 +88,9 @@ measured), traces.jsonl (OTLP JSON lines, unless they go to an endpoint), and pe
 With --json a line is an object with the key `kind`:
   source       source, about, scale, version, records, bytes, commits, aborts, messages, decoded, replayed, stopped, pipeline_wall_ns
   transaction  source, rank, xid, commit_lsn, looks_like, rows, messages (by kind), caches (by cache), work (by profile)
-  decoder      source, profile, published, work, cpu_ns (by function), wall_ns, identical_output
-  standby      source, profile, published, snapshots, span_max, live_max, compressions, work, snapshot_cpu_ns, replay_cpu_ns,
-               identical_snapshots
+  decoder      source, profile, published, real_server, work, cpu_ns (by function), wall_ns, identical_output
+  standby      source, profile, published, real_server, snapshots, span_max, live_max, compressions, work, snapshot_cpu_ns,
+               replay_cpu_ns, identical_snapshots
 The keys of `work` are those of every walstorm command.
 
 Exit code: 0; 3 if a node stopped before the end of its WAL or two profiles decode differently; 1 on errors.";

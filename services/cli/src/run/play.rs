@@ -264,7 +264,7 @@ fn decode_under(
         done += 1;
     })?;
     for row in result.rows {
-        let published = ladder.and_then(|l| l.rung(&row.profile.name)).map_or("", |rung| rung.published);
+        let rung = ladder.and_then(|l| l.rung(&row.profile.name));
         timings.decoder_profiles.push(DecoderProfileTimings {
             profile: row.profile.name.clone(),
             cpu_ns: row.cpu.total_ns(),
@@ -273,7 +273,8 @@ fn decode_under(
         });
         report.decoder_profiles.push(DecoderProfileReport {
             profile: row.profile.name,
-            published,
+            published: rung.map_or("", |rung| rung.published),
+            real_server: rung.map_or("", |rung| rung.real_server),
             work: row.work,
             identical_output: row.identical_output,
         });
@@ -304,7 +305,7 @@ fn read_under(
         let profile: StandbyProfile = name.parse()?;
         let cost = measure(&dir, profile, plan).with_context(|| format!("replay as {name}"))?;
         let reference = *first.get_or_insert((cost.snapshots, cost.xids_seen));
-        let published = ladder.and_then(|l| l.rung(name)).map_or("", |rung| rung.published);
+        let rung = ladder.and_then(|l| l.rung(name));
         timings.standby_profiles.push(StandbyProfileTimings {
             profile: name.clone(),
             snapshot_cpu_ns: cost.snapshot_cpu_ns,
@@ -312,7 +313,8 @@ fn read_under(
         });
         report.standby_profiles.push(StandbyProfileReport {
             profile: name.clone(),
-            published,
+            published: rung.map_or("", |rung| rung.published),
+            real_server: rung.map_or("", |rung| rung.real_server),
             snapshots: cost.snapshots,
             span_max: cost.span_max,
             live_max: cost.live_max,

@@ -141,6 +141,8 @@ pub struct DecoderProfileReport {
     pub profile: String,
     /// The published figure, if the profile is on a ladder.
     pub published: &'static str,
+    /// What a real server of that version took at this scale, if it was measured.
+    pub real_server: &'static str,
     /// What decoding did.
     #[serde(serialize_with = "work")]
     pub work: Work,
@@ -155,6 +157,8 @@ pub struct StandbyProfileReport {
     pub profile: String,
     /// The published figure, if the profile is on a ladder.
     pub published: &'static str,
+    /// What a real server of that version took at this scale, if it was measured.
+    pub real_server: &'static str,
     /// Snapshots taken, by the WAL's own time.
     pub snapshots: u64,
     /// Most slots from tail to head that a snapshot found.

@@ -24,8 +24,10 @@ const MEBIBYTE: f64 = 1_048_576.0;
 #[must_use]
 pub fn text(report: &Report, timings: &Timings, out: &Path, paint: Paint) -> String {
     let mut text = String::new();
+    let mut legend = true;
     for (source, timed) in report.sources.iter().zip(&timings.sources) {
-        section(&mut text, source, timed, paint);
+        section(&mut text, source, timed, legend, paint);
+        legend &= source.decoder_profiles.is_empty();
     }
     let seed = report.seed.map_or_else(|| "each scenario its own".to_owned(), |seed| seed.to_string());
     let sources = plural(report.sources.len() as u64, "source");
@@ -36,8 +38,8 @@ pub fn text(report: &Report, timings: &Timings, out: &Path, paint: Paint) -> Str
     text
 }
 
-/// One source.
-fn section(text: &mut String, source: &SourceReport, timed: &SourceTimings, paint: Paint) {
+/// One source; `legend` says whether the columns of counters are to be explained.
+fn section(text: &mut String, source: &SourceReport, timed: &SourceTimings, legend: bool, paint: Paint) {
     let ladder = Ladder::of(&source.source).filter(|_| source.kind == "scenario");
     let about = ladder.map_or(source.about.as_str(), |l| l.headline);
     let about = super::text::harmless_cut(about, COLUMNS - source.source.chars().count() - 12);
@@ -58,7 +60,8 @@ fn section(text: &mut String, source: &SourceReport, timed: &SourceTimings, pain
         let _ = write!(text, "\n{}", transactions::costliest(source, paint));
     }
     if !source.decoder_profiles.is_empty() {
-        let _ = write!(text, "\n{}", ladders::decoder(source, timed, ladder.filter(|l| l.side == Side::Decoder), paint));
+        let _ =
+            write!(text, "\n{}", ladders::decoder(source, timed, ladder.filter(|l| l.side == Side::Decoder), legend, paint));
     }
     if !source.standby_profiles.is_empty() {
         let _ = write!(text, "\n{}", ladders::standby(source, timed, ladder.filter(|l| l.side == Side::Standby), paint));
@@ -89,12 +92,10 @@ fn pipeline_line(source: &SourceReport, timed: &SourceTimings) -> String {
     let changes = &pipeline.subscriber;
     let latency = readers.latency_sum_ns.checked_div(readers.snapshots).unwrap_or(0);
     let line = format!(
-        "over gRPC in {} · decoder ({}): {}, {} · standby ({}): {}, {} of {}",
+        "over gRPC in {} · decoder: {}, {} · standby: {}, {} of {}",
         nanos(timed.pipeline_wall_ns),
-        pipeline.decoder_profile,
         plural(pipeline.transactions_decoded, "transaction"),
         plural(changes.inserts + changes.updates + changes.deletes, "row"),
-        pipeline.standby_profile,
         plural(pipeline.transactions_replayed, "end"),
         plural(readers.snapshots, "snapshot"),
         nanos(latency),

@@ -9,19 +9,26 @@ use crate::run::text::{count, nanos, short_count, times, wrapped};
 
 /// Columns of a bar.
 const BAR_COLUMNS: usize = 14;
+/// What the columns of counters are.
+const LEGEND: &str = "messages: executed; caches: searched for one of a message; callbacks: looked at; map slots: buckets and \
+                      entries of the relfilenode map that scans walked over";
 /// A function is shown if it takes at least so many per cent under some profile, or if something was published of it.
 const SHARE_MIN: f64 = 8.0;
 /// Reading WAL is left out of shares: it is the same under every profile, and the published ones are of other readers.
 const READING: &str = "XLogReadRecord";
 
 /// The decoder's tables.
-pub(super) fn decoder(source: &SourceReport, timed: &SourceTimings, ladder: Option<&Ladder>, paint: Paint) -> String {
+pub(super) fn decoder(
+    source: &SourceReport,
+    timed: &SourceTimings,
+    ladder: Option<&Ladder>,
+    legend: bool,
+    paint: Paint,
+) -> String {
     let slowest = timed.decoder_profiles.iter().map(|t| t.cpu_ns).max().unwrap_or(0);
     let first = timed.decoder_profiles.first().map_or(0, |t| t.cpu_ns);
     let mut head = vec![("decoder as", Column::Left)];
-    if ladder.is_some() {
-        head.push(("published", Column::Right));
-    }
+    head.extend(figures_head(ladder));
     head.extend([
         ("CPU here", Column::Right),
         ("faster", Column::Right),
@@ -34,23 +41,41 @@ pub(super) fn decoder(source: &SourceReport, timed: &SourceTimings, ladder: Opti
     let names = short_names(source.decoder_profiles.iter().map(|p| p.profile.as_str()));
     let rows = source.decoder_profiles.iter().zip(&timed.decoder_profiles).zip(&names).map(|((profile, measured), name)| {
         let mut row = vec![row_name(name, profile.identical_output)];
-        if ladder.is_some() {
-            row.push(Text::new(profile.published, Tone::Strong));
-        }
+        row.extend(figures(ladder, &profile.profile));
         row.extend(cpu(measured.cpu_ns, first, slowest));
         row.extend(counters(profile));
         row
     });
     let rows: Vec<Vec<Text>> = rows.collect();
     let mut text = format!("{}\n", table(&head, &rows, paint));
-    let legend = "messages: executed; caches: searched for one of a message; callbacks: looked at; map slots: buckets and entries \
-                  that scans of the relfilenode map walked over";
-    text.push_str(&format!("{}\n", paint.dim(&wrapped(legend, COLUMNS))));
+    if legend {
+        text.push_str(&format!("{}\n", paint.dim(&wrapped(LEGEND, COLUMNS))));
+    }
     if let Some(ladder) = ladder {
         text.push_str(&changes(ladder, source.decoder_profiles.iter().map(|p| p.profile.as_str()), &names, paint));
         text.push_str(&functions(timed, ladder, &names, paint));
     }
     text
+}
+
+/// Titles of the columns with figures of others.
+fn figures_head(ladder: Option<&Ladder>) -> Vec<(&'static str, Column)> {
+    match ladder {
+        None => Vec::new(),
+        Some(ladder) if ladder.real_servers.is_empty() => vec![("published", Column::Right)],
+        Some(_) => vec![("published", Column::Right), ("real server", Column::Right)],
+    }
+}
+
+/// Figures of others for a profile.
+fn figures(ladder: Option<&Ladder>, profile: &str) -> Vec<Text> {
+    let Some(ladder) = ladder else { return Vec::new() };
+    let rung = ladder.rung(profile);
+    let mut figures = vec![Text::new(rung.map_or("", |r| r.published), Tone::Strong)];
+    if !ladder.real_servers.is_empty() {
+        figures.push(rung.map_or("", |r| r.real_server).into());
+    }
+    figures
 }
 
 /// Names of profiles, each without what it shares with the one before: `pg96`, `+direct-syscache`, `+small-map`.
@@ -88,7 +113,14 @@ fn counters(profile: &DecoderProfileReport) -> [Text; 4] {
 fn changes<'a>(ladder: &Ladder, profiles: impl Iterator<Item = &'a str>, names: &[String], paint: Paint) -> String {
     let known = profiles.zip(names).filter_map(|(profile, name)| Some((name, ladder.rung(profile)?.change)));
     let words: Vec<String> = known.map(|(name, change)| format!("{name}: {change}")).collect();
-    if words.is_empty() { String::new() } else { format!("{}\n", paint.dim(&wrapped(&words.join(" · "), COLUMNS))) }
+    if words.is_empty() {
+        return String::new();
+    }
+    let mut text = format!("{}\n", paint.dim(&wrapped(&words.join(" · "), COLUMNS)));
+    if !ladder.real_servers.is_empty() {
+        text.push_str(&format!("{}\n", paint.dim(&wrapped(&format!("real server: {}", ladder.real_servers), COLUMNS))));
+    }
+    text
 }
 
 /// A profile of functions in the manner of perf: a row a function, a column a profile, with the published share beside ours.
@@ -144,9 +176,7 @@ pub(super) fn standby(source: &SourceReport, timed: &SourceTimings, ladder: Opti
     let slowest = costs.iter().copied().max().unwrap_or(0);
     let first = costs.first().copied().unwrap_or(0);
     let mut head = vec![("standby as", Column::Left)];
-    if ladder.is_some() {
-        head.push(("published", Column::Right));
-    }
+    head.extend(figures_head(ladder));
     head.extend([
         ("CPU a snapshot", Column::Right),
         ("faster", Column::Right),
@@ -160,9 +190,7 @@ pub(super) fn standby(source: &SourceReport, timed: &SourceTimings, ladder: Opti
     let names: Vec<String> = profiles.iter().map(|p| p.profile.clone()).collect();
     let rows = profiles.iter().zip(&costs).map(|(profile, &cost)| {
         let mut row = vec![row_name(&profile.profile, profile.identical_snapshots)];
-        if ladder.is_some() {
-            row.push(Text::new(profile.published, Tone::Strong));
-        }
+        row.extend(figures(ladder, &profile.profile));
         row.extend(cpu(cost, first, slowest));
         let seen = each(profile.work.xid_slots_visited, profile.snapshots);
         let jumped = each(profile.work.xid_slots_skipped, profile.snapshots);
