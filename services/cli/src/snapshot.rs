@@ -24,7 +24,7 @@ With --json a line is an object with the keys
   lsn                  the position asked for
   state                initialized: started, no list of running transactions met yet; pending: met, but subtransactions may be
                        missing; ready: snapshots can be taken
-  xmin, xmax           as in pg_current_snapshot() of a new reader; null unless ready
+  xmin, xmax           as in pg_current_snapshot() of a new reader, without epoch; null unless ready
   xip                  running transactions and subtransactions below xmax, oldest first; null unless ready (a standby keeps
                        them where a primary keeps subtransactions, so pg_current_snapshot() does not show them)
   suboverflowed        xip may lack subtransactions; null unless ready
