@@ -102,14 +102,15 @@ pub async fn play(
     };
     let own = format!("pg{}", report.wal.version);
     let catalog = set_up.catalog.as_deref();
+    let played = Played { wal_dir: &wal_dir, catalog, own: &own, ladder, bar };
     if ladder.is_none_or(|l| l.side == Side::Decoder) {
         let names = settings.decoder_profiles(ladder.map(|l| l.rungs), &own, &WAL_PROFILES);
-        tokio::task::block_in_place(|| decode_under(&wal_dir, catalog, &names, &own, ladder, bar, &mut report, &mut timings))?;
+        tokio::task::block_in_place(|| decode_under(&played, &names, &mut report, &mut timings))?;
     }
     if ladder.is_none_or(|l| l.side == Side::Standby) {
         let names = settings.standby_profiles(ladder.map(|l| l.rungs), &own, &WAL_STANDBY_PROFILES);
         let plan = SnapshotPlan { settings: set_up.standby_settings.into(), per_second: set_up.snapshots_per_second };
-        tokio::task::block_in_place(|| read_under(&wal_dir, &names, &plan, ladder, bar, &mut report, &mut timings))?;
+        tokio::task::block_in_place(|| read_under(&played, &names, &plan, &mut report, &mut timings))?;
     }
     Ok((report, timings))
 }
@@ -240,18 +241,28 @@ fn show_progress(cluster: &Cluster, bar: &ProgressBar) {
     bar.set_position(done(decoded) + done(replayed));
 }
 
+/// WAL that went through the nodes, to be looked at under other profiles.
+struct Played<'a> {
+    /// Its directory.
+    wal_dir: &'a Path,
+    /// Folder with names of relations.
+    catalog: Option<&'a Path>,
+    /// Profile of its own version.
+    own: &'a str,
+    /// Figures of others.
+    ladder: Option<&'a Ladder>,
+    /// Tells how far it is.
+    bar: &'a ProgressBar,
+}
+
 /// The decoder under each profile.
-#[allow(clippy::too_many_arguments)]
 fn decode_under(
-    wal_dir: &Path,
-    catalog: Option<&Path>,
+    played: &Played<'_>,
     names: &[String],
-    own: &str,
-    ladder: Option<&Ladder>,
-    bar: &ProgressBar,
     report: &mut SourceReport,
     timings: &mut SourceTimings,
 ) -> anyhow::Result<()> {
+    let Played { wal_dir, catalog, own, ladder, bar } = *played;
     let profiles = names.iter().map(|name| name.parse::<Profile>()).collect::<Result<Vec<_>, _>>()?;
     let rank_by = profiles.iter().find(|p| p.name == own).or(profiles.last()).context("no profile to decode under")?.clone();
     bar.set_length(profiles.len() as u64);
@@ -287,14 +298,13 @@ fn decode_under(
 
 /// Readers of a standby under each profile.
 fn read_under(
-    wal_dir: &Path,
+    played: &Played<'_>,
     names: &[String],
     plan: &SnapshotPlan,
-    ladder: Option<&Ladder>,
-    bar: &ProgressBar,
     report: &mut SourceReport,
     timings: &mut SourceTimings,
 ) -> anyhow::Result<()> {
+    let Played { wal_dir, ladder, bar, .. } = *played;
     let dir = WalDir::open(wal_dir, None)?;
     bar.set_length(names.len() as u64);
     bar.set_position(0);
