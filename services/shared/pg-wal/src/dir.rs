@@ -364,11 +364,16 @@ fn identity_of(file: &Segment) -> Result<WalIdentity, WalError> {
     Ok(identity)
 }
 
+/// Opens a file of bytes. A pipe with a segment's name would be waited for, a device has no end.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    if fs::metadata(path)?.is_file() { File::open(path) } else { Err(io::Error::other("it is no regular file")) }
+}
+
 /// The first bytes of a segment, as many as a long header has or fewer.
 fn read_head(path: &Path) -> Result<Vec<u8>, WalError> {
     let error = |source| WalError::Io { path: path.to_path_buf(), source };
     let mut bytes = Vec::with_capacity(LONG_HEADER_LEN as usize);
-    let file = File::open(path).map_err(error)?;
+    let file = open_regular(path).map_err(error)?;
     file.take(u64::from(LONG_HEADER_LEN)).read_to_end(&mut bytes).map_err(error)?;
     Ok(bytes)
 }

@@ -152,7 +152,10 @@ impl WalReader {
     pub fn open(dir: &WalDir, start: Option<Lsn>) -> Result<Self, WalError> {
         let start = start.unwrap_or(dir.first());
         let segment = Lsn(start.0 & !(u64::from(dir.identity().segment_size) - 1));
-        if start != dir.end() && dir.find(segment).is_none() {
+        // A start where the WAL goes on later: right behind a segment that is there, which the listing of `dir` may not know yet.
+        let behind =
+            start == segment && dir.find(Lsn(start.0.saturating_sub(u64::from(dir.identity().segment_size)))).is_some();
+        if !behind && dir.find(segment).is_none() {
             let (first, end) = (dir.first(), dir.end());
             return Err(WalError::StartOutside { path: dir.path().to_path_buf(), start, first, end });
         }
