@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use crate::cpu_sampler::{CpuShares, sample};
 use crate::decode::Counts;
+use crate::notes::note;
 use crate::scenario_log::ScenarioLog;
 use crate::wal_input::WalInput;
 
@@ -80,11 +81,12 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
 /// As [`main`].
 pub fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> anyhow::Result<ExitCode> {
     let log = if Path::new(&args.source).is_dir() { None } else { ScenarioLog::of(&args.source, args.seed)? };
+    if log.is_none() && args.seed.is_some() {
+        anyhow::bail!("--seed is for scenarios, but {} is WAL: leave it out", args.source);
+    }
     let dir = log.as_ref().map_or(Path::new(&args.source), ScenarioLog::dir);
     let input = WalInput::open(dir, args.catalog.as_deref(), args.database.map(pg_types::Oid))?;
-    for note in &input.notes {
-        writeln!(notes, "walstorm: {note}")?;
-    }
+    input.notes.iter().for_each(|text| note(notes, text));
     let (rows, end) = compare(&input, &args.profiles)?;
     if args.json {
         rows.iter().try_for_each(|row| write_json(out, row))?;
@@ -93,7 +95,7 @@ pub fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> anyhow::R
     }
     out.flush()?;
     if !end.is_complete() {
-        writeln!(notes, "walstorm: {end}")?;
+        note(notes, end);
         return Ok(ExitCode::from(TORN));
     }
     if let Some(row) = rows.iter().find(|row| !row.identical_output) {

@@ -9,6 +9,7 @@ use decoder_core::{DecodedTransaction, OutputSink, Profile, RelationChanges, Sna
 use pg_types::Oid;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
+use crate::notes::note;
 use crate::wal_input::WalInput;
 
 /// Exit code when the WAL ends in anything but a complete end.
@@ -56,9 +57,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
 /// As [`main`].
 pub fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> anyhow::Result<ExitCode> {
     let input = WalInput::open(&args.dir, args.catalog.as_deref(), args.database.map(Oid))?;
-    for note in &input.notes {
-        writeln!(notes, "walstorm: {note}")?;
-    }
+    input.notes.iter().for_each(|text| note(notes, text));
     let mut decoder = input.decoder(args.profile.clone());
     let mut lines = Lines { out, json: args.json, failed: None };
     let decoded = input.decode(&mut decoder, &mut lines);
@@ -74,12 +73,12 @@ pub fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> anyhow::R
             || "no RUNNING_XACTS record was found".to_owned(),
             |xid| format!("it waits until no transaction before {xid} runs"),
         );
-        writeln!(notes, "walstorm: no consistent point in this WAL, so nothing can be decoded: {waits}")?;
+        note(notes, format!("no consistent point in this WAL, so nothing can be decoded: {waits}"));
     }
     if end.is_complete() {
         return Ok(ExitCode::SUCCESS);
     }
-    writeln!(notes, "walstorm: {end}")?;
+    note(notes, end);
     Ok(ExitCode::from(TORN))
 }
 

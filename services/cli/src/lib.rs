@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 pub mod compare;
 pub mod cpu_sampler;
 pub mod decode;
+pub mod notes;
 pub mod run;
 pub mod scenario_log;
 pub mod snapshot;

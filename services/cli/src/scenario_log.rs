@@ -23,7 +23,7 @@ impl ScenarioLog {
         let scenario = if !path.is_file() {
             Scenario::load(source).with_context(|| format!("{} is neither a directory nor a file", source.escape_debug()))?
         } else if path.extension().is_some_and(|extension| extension == "toml") {
-            let text = std::fs::read_to_string(path).with_context(|| format!("read {source}"))?;
+            let text = service_kit::config::read_text(path).with_context(|| format!("read {source}"))?;
             Scenario::parse(source, &text)?
         } else {
             return Ok(None);

@@ -14,6 +14,7 @@ use pg_wal::{WalDir, WalReader};
 use serde::Serialize;
 use standby_core::{RecoveryError, RecoveryReader, RecoveryWriter, StandbyProfile, StandbySettings};
 
+use crate::notes::{left_out, note};
 use start::Start;
 
 /// Arguments of `walstorm snapshot`.
@@ -161,6 +162,9 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
 /// As [`main`].
 pub fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> anyhow::Result<ExitCode> {
     let dir = WalDir::open(&args.dir, args.timeline)?;
+    if let (None, Some(left_out)) = (args.timeline, left_out(&dir)) {
+        note(notes, format!("{left_out} (see --timeline)"));
+    }
     let profile = args.profile.unwrap_or_else(|| StandbyProfile::of_version(dir.identity().version));
     let start = Start::find(&dir, args.start)?;
     for at in &args.at {
@@ -179,7 +183,7 @@ pub fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> anyhow::R
             Err(Stop::Replay(RecoveryError::InsufficientSetting { setting, primary, .. }))
                 if flags.follow(setting, primary) =>
             {
-                writeln!(notes, "walstorm: the primary has {setting} = {primary}: the standby gets as much")?;
+                note(notes, format!("the primary has {setting} = {primary}: the standby gets as much"));
             }
             other => break other,
         }

@@ -11,6 +11,8 @@ use std::process::ExitCode;
 
 use pg_wal::{DecodeError, WalReader};
 
+use crate::notes::note;
+
 /// Exit code for a log that was read as far as possible and ends in something else than its end.
 const EXIT_INCOMPLETE: u8 = 3;
 
@@ -71,6 +73,6 @@ fn ending(reader: &WalReader, malformed: Option<DecodeError>) -> ExitCode {
         (None, Some(end)) if !end.is_complete() => end.to_string(),
         (None, _) => return ExitCode::SUCCESS,
     };
-    eprintln!("walstorm: {complaint}");
+    note(&mut std::io::stderr(), complaint);
     ExitCode::from(EXIT_INCOMPLETE)
 }

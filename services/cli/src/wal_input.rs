@@ -9,6 +9,8 @@ use decoder_core::{Catalog, CsvCatalog, Decoder, DecoderConfig, Function, NoCata
 use pg_types::{Lsn, Oid, RecordBody, WalRecord};
 use pg_wal::{WalDir, WalEnd, WalReader};
 
+use crate::notes::left_out;
+
 /// A directory of WAL and what is needed to decode it.
 #[derive(Debug)]
 pub struct WalInput {
@@ -34,7 +36,7 @@ impl WalInput {
             Some(folder) => Arc::new(CsvCatalog::load(folder).context("read the catalog")?),
             None => Arc::new(NoCatalog),
         };
-        let mut notes = Vec::new();
+        let mut notes: Vec<String> = left_out(&dir).into_iter().collect();
         let database = match database {
             Some(oid) => oid,
             None => {

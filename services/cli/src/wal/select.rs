@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use pg_types::{Lsn, Xid};
 use pg_wal::{RawRecord, WalDir, WalReader, rmgr};
 
+use crate::notes::{left_out, note};
+
 /// Which WAL, and which of its records.
 #[derive(Debug, clap::Args)]
 pub(super) struct Select {
@@ -37,10 +39,8 @@ impl Select {
     /// Opens the WAL at its start. What is left out is said on standard error.
     pub(super) fn open(&self) -> anyhow::Result<WalReader> {
         let dir = WalDir::open(&self.path, self.timeline)?;
-        if let (None, [first, rest @ ..]) = (self.timeline, dir.left_out()) {
-            let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
-            let timeline = dir.identity().timeline;
-            eprintln!("walstorm: reading timeline {timeline}; left out: {}{more} (see --timeline)", first.display());
+        if let (None, Some(left_out)) = (self.timeline, left_out(&dir)) {
+            note(&mut std::io::stderr(), format!("{left_out} (see --timeline)"));
         }
         let mut reader = WalReader::open(&dir, self.start)?;
         if let Some(end) = self.end {

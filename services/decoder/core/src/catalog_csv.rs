@@ -82,6 +82,11 @@ pub struct CsvCatalog {
     files: [BTreeMap<(Oid, u32), Oid>; 2],
 }
 
+/// Reads a file, but no pipe or device, which may have no end.
+fn read_regular(path: &Path) -> std::io::Result<Vec<u8>> {
+    if std::fs::metadata(path)?.is_file() { std::fs::read(path) } else { Err(std::io::Error::other("it is no regular file")) }
+}
+
 impl CsvCatalog {
     /// Reads the copy in `dir`.
     ///
@@ -92,7 +97,7 @@ impl CsvCatalog {
         let mut found = false;
         for (age, name) in FILES.iter().enumerate() {
             let path = dir.join(name);
-            match std::fs::read(&path) {
+            match read_regular(&path) {
                 Ok(text) => catalog.read(age, &text, &path)?,
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
                 Err(source) => return Err(CatalogError::Read { path, source }),

@@ -126,6 +126,7 @@ impl Follower {
         let path = self.config.data_dir.join("checkpoint");
         let loaded = blocking(move || Ok(Checkpoint::load(&path)?)).await?;
         let mut opened = None;
+        let begun = loaded.is_some();
         let checkpoint = match loaded {
             Some(checkpoint) => self.check_settings(checkpoint)?,
             None => {
@@ -135,7 +136,7 @@ impl Follower {
                 checkpoint
             }
         };
-        let mut run = self.begin(checkpoint.clone()).await?;
+        let mut run = self.begin(checkpoint.clone(), begun).await?;
         let followed = tokio::select! {
             followed = self.follow(&checkpoint, opened, &run.arrivals) => followed,
             flushed = thread_end(&mut run.flushed) => flushed.and(Err(NodeError::Internal("the flusher ended".to_owned()))),
@@ -191,14 +192,17 @@ impl Follower {
     }
 
     /// Opens log and positions, starts the threads and lets subscribers in.
-    async fn begin(&self, checkpoint: Checkpoint) -> Result<Run, NodeError> {
+    ///
+    /// `begun`: the checkpoint is from the disk, so the log must be there.
+    async fn begin(&self, checkpoint: Checkpoint, begun: bool) -> Result<Run, NodeError> {
         let data_dir = self.config.data_dir.clone();
         let log_config = self.checked.log.clone();
-        let (system_id, restart, output_end) = (checkpoint.system_id, checkpoint.restart_lsn, checkpoint.output_end);
+        let (system_id, restart) = (checkpoint.system_id, checkpoint.restart_lsn);
+        let synced = begun.then_some(checkpoint.output_end);
         let positions_path = data_dir.join("positions");
         let saved_path = positions_path.clone();
         let (writer, log, saved) = blocking(move || {
-            let (writer, log) = OutputLog::open(log_config, system_id, restart, output_end)?;
+            let (writer, log) = OutputLog::open(log_config, system_id, restart, synced)?;
             Ok((writer, log, SavedPositions::load(&saved_path, system_id)?))
         })
         .await?;
@@ -266,17 +270,11 @@ impl Follower {
                 Err(NodeError::Connect(ConnectError::Stopped { .. })) => return Ok(None),
                 Err(error) => error,
             };
-            let error = match (error, checkpoint) {
-                (NodeError::NoSlot { slot }, Some(checkpoint)) => NodeError::SlotGone {
-                    slot,
-                    data_dir: self.config.data_dir.clone(),
-                    decoded: checkpoint.decoded_lsn,
-                    restart: checkpoint.restart_lsn,
-                },
-                (error, _) => error,
-            };
             if error.remedy() == Remedy::Halt {
-                return Err(error);
+                return Err(match checkpoint {
+                    Some(checkpoint) => self.explain(error, checkpoint).await,
+                    None => error,
+                });
             }
             let pause = backoff.next_delay();
             tracing::warn!(%error, ?pause, "no stream from the primary");
@@ -286,6 +284,21 @@ impl Follower {
                 () = tokio::time::sleep(pause) => {}
             }
         }
+    }
+
+    /// Why the primary refuses what it gave before. Of another cluster's WAL, slots and positions tell nothing: that is said first.
+    async fn explain(&self, error: NodeError, checkpoint: &Checkpoint) -> NodeError {
+        if let Some(info) = self.upstream.server_info().await
+            && let Err(other) = self.check_wal(checkpoint, info.system_id, info.timeline, info.pg_version)
+        {
+            return other;
+        }
+        let NodeError::NoSlot { slot } = error else { return error };
+        let (decoded, restart) = {
+            let state = self.state.borrow();
+            (state.applied_lsn, state.flushed_lsn)
+        };
+        NodeError::SlotGone { slot, data_dir: self.config.data_dir.clone(), decoded, restart }
     }
 
     /// Keeps the stream open until the node stops or something fails that is not the stream's loss.
@@ -304,7 +317,8 @@ impl Follower {
                     None => return Ok(()),
                 },
             };
-            self.check_wal(checkpoint, &stream.started)?;
+            let started = &stream.started;
+            self.check_wal(checkpoint, started.system_id, started.timeline, started.pg_version)?;
             tracing::info!(from = %Lsn(stream.started.start_lsn), primary = %self.config.primary.endpoint, "following");
             match self.upstream.follow(stream, arrivals).await {
                 Ok(Ended::Stopped | Ended::DecoderGone) => return Ok(()),
@@ -321,11 +335,11 @@ impl Follower {
     }
 
     /// Whether the primary serves the WAL that this node decoded before.
-    fn check_wal(&self, checkpoint: &Checkpoint, started: &StreamStarted) -> Result<(), NodeError> {
+    fn check_wal(&self, checkpoint: &Checkpoint, system_id: u64, timeline: u32, pg_version: u32) -> Result<(), NodeError> {
         let facts = [
-            ("system id", checkpoint.system_id, started.system_id),
-            ("timeline", checkpoint.timeline.into(), started.timeline.into()),
-            ("major version", checkpoint.version.major().into(), started.pg_version.into()),
+            ("system id", checkpoint.system_id, system_id),
+            ("timeline", checkpoint.timeline.into(), timeline.into()),
+            ("major version", checkpoint.version.major().into(), pg_version.into()),
         ];
         match facts.into_iter().find(|(_, expected, found)| expected != found) {
             None => Ok(()),

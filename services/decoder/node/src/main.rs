@@ -1,5 +1,6 @@
 //! The `walstorm-decoder` program: file < environment (`WALSTORM_DECODER__…`) < flags.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -81,7 +82,8 @@ fn main() -> ExitCode {
     match ran {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("walstorm-decoder: {error:#}");
+            // Nobody may read it; the exit code says it, too.
+            let _ = writeln!(std::io::stderr(), "walstorm-decoder: {}", service_kit::error_text(error.as_ref()));
             ExitCode::FAILURE
         }
     }

@@ -20,8 +20,8 @@ use tokio::time::{Instant, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
-use walstorm_proto::admin::v1::CreateSlotRequest;
 use walstorm_proto::admin::v1::admin_service_client::AdminServiceClient;
+use walstorm_proto::admin::v1::{CreateSlotRequest, GetServerInfoRequest, GetServerInfoResponse};
 use walstorm_proto::primary::v1 as pb;
 use walstorm_proto::primary::v1::primary_service_client::PrimaryServiceClient;
 use walstorm_proto::primary::v1::stream_wal_request::Kind as RequestKind;
@@ -42,6 +42,9 @@ const FEEDBACK_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// See [`KEEPALIVE_INTERVAL`].
 const FEEDBACK_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long the primary may take to say what it is, when it has refused the stream.
+const SERVER_INFO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Whom to follow, and as whom.
 #[derive(Clone, Debug)]
@@ -120,6 +123,14 @@ impl Upstream {
             Some(ResponseKind::Draining(_)) | None => Err(Drain::status()),
             Some(_) => Err(Status::internal("the stream did not begin with `started`")),
         }
+    }
+
+    /// What the primary is; `None` if it does not say.
+    pub(crate) async fn server_info(&self) -> Option<GetServerInfoResponse> {
+        let channel = client::connect(&self.client, &self.drain).await.ok()?;
+        let mut client = AdminServiceClient::new(channel);
+        let info = client.get_server_info(GetServerInfoRequest {});
+        Some(tokio::time::timeout(SERVER_INFO_TIMEOUT, info).await.ok()?.ok()?.into_inner())
     }
 
     /// Makes the slot.

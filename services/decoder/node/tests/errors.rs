@@ -228,14 +228,18 @@ async fn a_slot_that_is_gone_and_other_wal_halt_the_decoder() {
     assert!(!node.state().borrow().is_serving());
     node.shutdown().await.unwrap();
 
-    // Another cluster, with a slot of that name.
+    // Another cluster: without the slot, then with one of that name.
     let wal = fixture(15);
     let other = primary(wal.path(), &data.path().join("another"), any()).await;
+    let node = DecoderNode::start(config(other.addr(), &decoder)).await.unwrap();
+    let error = node.decoded_to(Lsn(u64::MAX)).await.unwrap_err().to_string();
+    assert!(error.contains("system id") && error.contains("another data_dir"), "{error}");
+    node.shutdown().await.unwrap();
     let slot = admin::CreateSlotRequest { slot_id: "decoder".to_owned(), start_lsn: 0 };
     AdminServiceClient::new(connect(other.addr()).await).create_slot(slot).await.unwrap();
     let node = DecoderNode::start(config(other.addr(), &decoder)).await.unwrap();
     let error = node.decoded_to(Lsn(u64::MAX)).await.unwrap_err();
-    assert!(matches!(error, NodeError::Halted(_)), "{error}");
+    assert!(matches!(error, NodeError::Halted(_)) && error.to_string().contains("system id"), "{error}");
     node.shutdown().await.unwrap();
     forgetful.shutdown().await.unwrap();
     other.shutdown().await.unwrap();

@@ -180,6 +180,17 @@ impl PrimaryConfig {
             (Some(_), Some(_)) => return wrong("source.wal_dir and source.scenario exclude each other: set one of them"),
             _ => {}
         }
+        let source = &self.source;
+        if source.wal_dir.is_some() && (source.seed.is_some() || source.system_id.is_some() || !source.parameters.is_empty()) {
+            return wrong(
+                "source.seed (--seed), source.system_id and source.parameters are a scenario's, but source.wal_dir is set",
+            );
+        }
+        if source.scenario.is_some() && (source.follow || source.timeline.is_some()) {
+            return wrong(
+                "source.follow (--follow) and source.timeline (--timeline) are for source.wal_dir, but a scenario is set",
+            );
+        }
         let bounded = |name: &str, value: usize, min: usize, max: usize| {
             if (min..=max).contains(&value) {
                 Ok(())
@@ -190,7 +201,6 @@ impl PrimaryConfig {
         bounded("max_slots", self.max_slots, 1, 10_000)?;
         bounded("streams.max", self.streams.max, 1, 100_000)?;
         bounded("streams.batch_bytes", self.streams.batch_bytes, 4 << 10, PIECE_BYTES)?;
-        let source = &self.source;
         if source.flush_bytes == 0 {
             return wrong("source.flush_bytes must be greater than 0");
         }
@@ -219,6 +229,26 @@ mod tests {
         config.validate().unwrap();
         config.source.wal_dir = Some(PathBuf::from("/x"));
         assert!(config.validate().unwrap_err().to_string().contains("exclude each other"));
+    }
+
+    #[test]
+    fn settings_of_the_other_source_are_refused() {
+        let refused = |change: fn(&mut SourceConfig)| {
+            let mut config = PrimaryConfig::default();
+            change(&mut config.source);
+            config.validate().unwrap_err().to_string()
+        };
+        let error =
+            refused(|s| *s = SourceConfig { wal_dir: Some(PathBuf::from("/x")), seed: Some(1), ..SourceConfig::default() });
+        assert!(error.contains("--seed"), "{error}");
+        let error = refused(|s| {
+            *s = SourceConfig { scenario: Some("catalog-churn".to_owned()), follow: true, ..SourceConfig::default() }
+        });
+        assert!(error.contains("--follow"), "{error}");
+        let error = refused(|s| {
+            *s = SourceConfig { scenario: Some("catalog-churn".to_owned()), timeline: Some(1), ..SourceConfig::default() }
+        });
+        assert!(error.contains("--timeline"), "{error}");
     }
 
     #[test]

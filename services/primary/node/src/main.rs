@@ -1,5 +1,6 @@
 //! The `walstorm-primary` program.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -84,7 +85,8 @@ fn main() -> ExitCode {
     match ran {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("walstorm-primary: {error:#}");
+            // Nobody may read it; the exit code says it, too.
+            let _ = writeln!(std::io::stderr(), "walstorm-primary: {}", service_kit::error_text(error.as_ref()));
             ExitCode::FAILURE
         }
     }

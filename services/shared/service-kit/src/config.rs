@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use figment::error::{Actual, Kind};
@@ -133,11 +134,7 @@ impl Layers {
     pub fn file(mut self, path: Option<&Path>) -> Result<Self, ConfigError> {
         let Some(path) = path else { return Ok(self) };
         let read = |reason: String| ConfigError::Read { path: path.to_owned(), reason };
-        let bytes = std::fs::metadata(path).map_err(|e| read(e.to_string()))?.len();
-        if bytes > FILE_BYTES_MAX {
-            return Err(read(format!("{bytes} bytes are too many for a configuration (1 MiB at most)")));
-        }
-        let text = std::fs::read_to_string(path).map_err(|e| read(e.to_string()))?;
+        let text = read_text(path).map_err(|e| read(e.to_string()))?;
         let syntax = |reason: String| ConfigError::Syntax { path: path.to_owned(), reason };
         let table: toml::Table = toml::from_str(&text).map_err(|e| syntax(e.to_string().trim_end().to_owned()))?;
         let dict = dict_of(&table).map_err(syntax)?;
@@ -270,6 +267,26 @@ impl Layers {
         });
         settings
     }
+}
+
+/// Reads a file that a person wrote: a configuration, a scenario.
+///
+/// # Errors
+/// What the system says; also a pipe or a device, which may have no end, a file of more than 1 MiB, and one that is not UTF-8.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    let found = std::fs::metadata(path)?;
+    if found.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    if !found.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    if found.len() > FILE_BYTES_MAX {
+        return Err(io::Error::other(format!("{} bytes are too many (1 MiB at most)", found.len())));
+    }
+    let mut text = String::new();
+    std::fs::File::open(path)?.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// `value` as a table.

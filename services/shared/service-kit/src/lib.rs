@@ -15,4 +15,4 @@ pub mod telemetry;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use drain::{Drain, StreamGuard};
 pub use health::Health;
-pub use printable::{printable, printable_bytes};
+pub use printable::{error_text, printable, printable_bytes};

@@ -35,6 +35,23 @@ pub fn printable_bytes(bytes: &[u8]) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
+/// An error with its causes, each said once: a message that already holds its cause's text does not get it again. Every line is
+/// [`printable`]; line ends stay, since parsers point at columns below the line that they quote.
+#[must_use]
+pub fn error_text(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        let more = source.to_string();
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        cause = source.source();
+    }
+    text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
+}
+
 /// At most `max` bytes of `text`, cut at a character's end; a cut is shown by `…`.
 #[must_use]
 pub fn clip(text: &str, max: usize) -> Cow<'_, str> {
@@ -65,6 +82,22 @@ mod tests {
     fn escapes_are_readable() {
         assert_eq!(printable("a\u{1b}[2Jb\nc\u{202e}d\u{9b}"), "a\\u{1b}[2Jb\\nc\\u{202e}d\\u{9b}");
         assert_eq!(printable_bytes(b"gid\xff\xfe\x07"), "gid\\xff\\xfe\\u{7}");
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{text}")]
+    struct Failed {
+        text: &'static str,
+        source: Option<std::io::Error>,
+    }
+
+    #[test]
+    fn causes_are_said_once_and_cannot_write_to_the_terminal() {
+        let failed = |text, cause: &str| error_text(&Failed { text, source: Some(std::io::Error::other(cause.to_owned())) });
+        assert_eq!(failed("cannot read x: denied", "denied"), "cannot read x: denied");
+        assert_eq!(failed("make the directory x", "denied"), "make the directory x: denied");
+        assert_eq!(failed("line 3\n  ^ here\u{1b}[2J", "a\u{9b}b"), "line 3\n  ^ here\\u{1b}[2J: a\\u{9b}b");
+        assert_eq!(error_text(&Failed { text: "alone", source: None }), "alone");
     }
 
     #[test]

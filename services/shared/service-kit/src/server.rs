@@ -19,6 +19,7 @@ use tonic::transport::Server;
 
 use crate::drain::Drain;
 use crate::health::Health;
+use crate::printable::error_text;
 
 mod cut_io;
 
@@ -232,7 +233,7 @@ pub async fn serve(
         ended = &mut serving => {
             let message = match ended {
                 Ok(Ok(())) => "it ended by itself".to_owned(),
-                Ok(Err(error)) => error_chain(&error),
+                Ok(Err(error)) => error_text(&error),
                 Err(error) => error.to_string(),
             };
             return Err(ServerError::Serve { addr, message });
@@ -297,10 +298,4 @@ fn accept(listener: TcpListener, cut: CancellationToken) -> ReceiverStream<io::R
         }
     });
     ReceiverStream::new(rx)
-}
-
-/// An error with its causes, in one line.
-fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let causes = std::iter::successors(Some(error), |e| e.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use crate::printable::clip;
+use crate::printable::{clip, printable};
 
 /// The domain of our `ErrorInfo`s.
 pub const DOMAIN: &str = "walstorm";
@@ -128,13 +128,12 @@ pub struct Failure {
 
 /// Starts an error: what happened, and what to do about it, as one sentence for people.
 pub fn failure(reason: Reason, message: impl AsRef<str>) -> Failure {
-    Failure {
-        reason,
-        message: clip(message.as_ref(), TEXT_MAX).into_owned(),
-        metadata: Vec::new(),
-        details: ErrorDetails::new(),
-        fields: 0,
-    }
+    Failure { reason, message: shown(message.as_ref()), metadata: Vec::new(), details: ErrorDetails::new(), fields: 0 }
+}
+
+/// Text for people, who may look at it in a terminal: what came from outside cannot write to it.
+fn shown(text: &str) -> String {
+    printable(&clip(text, TEXT_MAX)).into_owned()
 }
 
 /// A wrong field of a request: its path (`start.max_outstanding_bytes`) and what it must be.
@@ -157,7 +156,7 @@ impl Failure {
     /// Adds a field violation (`BadRequest`).
     pub fn field(mut self, path: impl AsRef<str>, description: impl AsRef<str>) -> Self {
         if self.fields < ENTRIES_MAX {
-            self.details.add_bad_request_violation(clip(path.as_ref(), TEXT_MAX), clip(description.as_ref(), TEXT_MAX));
+            self.details.add_bad_request_violation(shown(path.as_ref()), shown(description.as_ref()));
             self.fields += 1;
         }
         self
@@ -219,6 +218,12 @@ pub fn retry_delay_of(status: &Status) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_came_from_outside_cannot_write_to_a_terminal() {
+        let status = invalid_field("name", "not \u{1b}[2Jthis").into_status();
+        assert_eq!(status.message(), "name: not \\u{1b}[2Jthis");
+    }
 
     #[test]
     fn every_reason_has_its_text_and_comes_back_from_it() {

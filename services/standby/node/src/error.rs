@@ -33,6 +33,17 @@ pub enum Error {
         /// Why not.
         source: std::io::Error,
     },
+    /// Another process uses the data directory.
+    #[error("data directory {path} is in use by another standby: stop it, or use another directory", path = .0.display())]
+    DataDirInUse(std::path::PathBuf),
+    /// Nothing can be written in the data directory.
+    #[error("lock {path}", path = path.display())]
+    Lock {
+        /// The file of the lock.
+        path: std::path::PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
     /// Replay's thread cannot be started.
     #[error("start the replay thread")]
     Thread(#[source] std::io::Error),

@@ -15,13 +15,17 @@ use std::time::Duration;
 
 use pg_types::Lsn;
 use service_kit::client::{Backoff, describe};
+use service_kit::error_text;
 use service_kit::server::MESSAGE_BYTES_MAX;
 use service_kit::status::{Reason, reason_of};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
+use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
+use walstorm_proto::admin::v1::GetServerInfoRequest;
+use walstorm_proto::admin::v1::admin_service_client::AdminServiceClient;
 use walstorm_proto::primary::v1::primary_service_client::PrimaryServiceClient;
 use walstorm_proto::primary::v1::stream_wal_request::Kind as Up;
 use walstorm_proto::primary::v1::stream_wal_response::Kind as Down;
@@ -189,7 +193,7 @@ impl Follower {
     /// Connects and opens the stream at the end of what was received.
     async fn open(&mut self) -> Result<(mpsc::Sender<StreamWalRequest>, Streaming<StreamWalResponse>), End> {
         let at = self.assembler.received();
-        let channel = self.checked.primary.connect().await.map_err(|e| End::Lost(format!("connect: {}", error_chain(&e))))?;
+        let channel = self.checked.primary.connect().await.map_err(|e| End::Lost(format!("connect: {}", error_text(&e))))?;
         let (up, requests) = mpsc::channel(FEEDBACK_QUEUE);
         let start = StreamStart {
             slot: self.checked.config.slot.clone(),
@@ -204,18 +208,21 @@ impl Follower {
         up.try_send(StreamWalRequest { kind: Some(Up::Start(start)) })
             .map_err(|_| End::Lost("send the stream's start".to_owned()))?;
         let opening = async {
-            let mut client = PrimaryServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+            let mut client = PrimaryServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
             let mut down = client.stream_wal(ReceiverStream::new(requests)).await?.into_inner();
             let first = down.message().await?;
             Ok::<_, Status>((down, first))
         };
         let opened = tokio::time::timeout(STARTED_TIMEOUT, opening).await;
         let opened = opened.map_err(|_| End::Lost(format!("no answer within {STARTED_TIMEOUT:?}")))?;
-        let (down, first) = opened.map_err(|status| ended_by(&status, at))?;
+        let (down, first) = match opened {
+            Ok(opened) => opened,
+            Err(status) => return Err(self.explain(ended_by(&status, at), channel).await),
+        };
         let Some(StreamWalResponse { kind: Some(Down::Started(started)) }) = first else {
             return Err(End::Lost("the primary did not begin with its start message".to_owned()));
         };
-        self.check_identity(&started)?;
+        self.check_identity(Identity { system_id: started.system_id, timeline: started.timeline })?;
         self.assembler.stream_started();
         self.upstream.send_modify(|u| {
             u.connected = true;
@@ -226,9 +233,22 @@ impl Follower {
         Ok((up, down))
     }
 
+    /// Why the primary refuses what it gave before. Of another cluster's WAL, slots and positions tell nothing: that is said first.
+    async fn explain(&mut self, end: End, channel: Channel) -> End {
+        if self.identity.is_none() || !matches!(end, End::Final(_)) {
+            return end;
+        }
+        let mut client = AdminServiceClient::new(channel);
+        let info = tokio::time::timeout(STARTED_TIMEOUT, client.get_server_info(GetServerInfoRequest {})).await;
+        let Ok(Ok(info)) = info.map(|answer| answer.map(tonic::Response::into_inner)) else { return end };
+        match self.check_identity(Identity { system_id: info.system_id, timeline: info.timeline }) {
+            Ok(()) => end,
+            Err(other) => End::Final(other),
+        }
+    }
+
     /// Positions mean something within one cluster and timeline only.
-    fn check_identity(&mut self, started: &StreamStarted) -> Result<(), Halt> {
-        let found = Identity { system_id: started.system_id, timeline: started.timeline };
+    fn check_identity(&mut self, found: Identity) -> Result<(), Halt> {
         let expected = *self.identity.get_or_insert(found);
         if expected == found {
             return Ok(());
@@ -348,18 +368,6 @@ fn ended_by(status: &Status, at: Lsn) -> End {
         // Slot in use: its holder may leave.
         _ => End::Lost(said),
     }
-}
-
-/// An error with its causes in one line.
-pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        text.push_str(": ");
-        text.push_str(&source.to_string());
-        cause = source.source();
-    }
-    text
 }
 
 #[cfg(test)]

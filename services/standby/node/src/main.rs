@@ -1,5 +1,6 @@
 //! The `walstorm-standby` program.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -75,7 +76,8 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("walstorm-standby: {error:#}");
+            // Nobody may read it; the exit code says it, too.
+            let _ = writeln!(std::io::stderr(), "walstorm-standby: {}", service_kit::error_text(error.as_ref()));
             ExitCode::FAILURE
         }
     }

@@ -1,7 +1,8 @@
 //! The node put together: stream, replay and server, started and stopped as one.
 
+use std::fs::{File, OpenOptions};
 use std::net::SocketAddr;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -51,6 +52,8 @@ pub struct StandbyNode {
     replay: Option<thread::JoinHandle<()>>,
     /// Exports the last spans, until it has.
     traces: Option<Guard>,
+    /// Keeps others out of the data directory, if there is one.
+    _lock: Option<File>,
 }
 
 impl StandbyNode {
@@ -69,11 +72,11 @@ impl StandbyNode {
     /// As [`StandbyNode::start`].
     pub async fn start_with(config: Config, export: Export, clock: Arc<dyn Clock>, drain: Drain) -> Result<Self, Error> {
         let checked = config.check()?;
-        let restart_point = match &checked.config.data_dir {
-            None => None,
+        let (lock, restart_point) = match &checked.config.data_dir {
+            None => (None, None),
             Some(dir) => {
                 make_dir(dir)?;
-                restart_point::read(dir)?
+                (Some(lock_dir(dir)?), restart_point::read(dir)?)
             }
         };
         let bound = bind(&checked.config.server).await?;
@@ -104,7 +107,7 @@ impl StandbyNode {
         let following = tokio::spawn(follower.run());
         let (progress, upstream) = (progress_seen, upstream_seen);
         let (replay, traces) = (Some(replay), Some(traces));
-        Ok(Self { addr, progress, upstream, totals, drain, serving, following, replay, traces })
+        Ok(Self { addr, progress, upstream, totals, drain, serving, following, replay, traces, _lock: lock })
     }
 
     /// Where the node serves.
@@ -221,4 +224,17 @@ async fn start_server(
 fn make_dir(dir: &Path) -> Result<(), Error> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
     made.map_err(|source| Error::DataDir { path: dir.to_owned(), source })
+}
+
+/// Makes sure that no other standby uses the data directory (PostgreSQL: `postmaster.pid`), and that files can be made in it. Held
+/// until the file is closed, so it cannot outlive a crash.
+fn lock_dir(dir: &Path) -> Result<File, Error> {
+    let path = dir.join("lock");
+    let failed = |source| Error::Lock { path: path.clone(), source };
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path).map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(Error::DataDirInUse(dir.to_owned())),
+        Err(std::fs::TryLockError::Error(source)) => Err(failed(source)),
+    }
 }

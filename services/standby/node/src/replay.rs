@@ -14,7 +14,7 @@ use std::time::Duration;
 use pg_types::{Lsn, PgVersion, RecordBody, WalRecord};
 use pg_wal::profile::WalProfile;
 use pg_wal::record::RawRecord as WalBytes;
-use service_kit::Clock;
+use service_kit::{Clock, error_text};
 use standby_core::{CompressReason, RecoveryReader, RecoveryWriter, ScanStrategy, StandbyProfile};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
@@ -24,7 +24,7 @@ use crate::batch::{Batch, RawRecord};
 use crate::begin::{BeginSearch, Beginning};
 use crate::config::Checked;
 use crate::error::{Error, Halt};
-use crate::follow::{Item, error_chain};
+use crate::follow::Item;
 use crate::progress::Progress;
 use crate::restart_point::{self, RestartPoint};
 use crate::spans::Spans;
@@ -259,7 +259,7 @@ impl Replay {
         if self.restart_point.as_ref().is_some_and(|kept| kept.redo_lsn >= point.redo_lsn) {
             return Ok(());
         }
-        restart_point::write(data_dir, &point).map_err(|e| Halt::RestartPoint { lsn: at, reason: error_chain(&e) })?;
+        restart_point::write(data_dir, &point).map_err(|e| Halt::RestartPoint { lsn: at, reason: error_text(&e) })?;
         tracing::info!(redo = %point.redo_lsn, checkpoint = %point.checkpoint_lsn, "restart point written");
         self.restart_point = Some(point);
         Ok(())

@@ -86,6 +86,8 @@ async fn a_restart_point_of_another_cluster_is_not_used() {
     let mut config = config(&primary);
     config.data_dir = Some(dir.path().to_owned());
     let node = start(config.clone()).await;
+    let second = StandbyNode::start(config.clone()).await.unwrap_err().to_string();
+    assert!(second.contains("in use by another standby"), "{second}");
     wait_for(&node, |p| p.replay_lsn == end).await;
     node.shutdown().await.unwrap();
 

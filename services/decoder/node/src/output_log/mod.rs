@@ -105,6 +105,16 @@ pub enum LogError {
         /// The oldest position that can be read from.
         oldest: Lsn,
     },
+    /// A checkpoint tells of output, but there is none.
+    #[error("the output log in {dir} has no segment, but output up to {synced} was durable: {remedy}")]
+    Gone {
+        /// The log's folder.
+        dir: PathBuf,
+        /// Where it should end.
+        synced: Lsn,
+        /// What to do.
+        remedy: &'static str,
+    },
     /// The log does not reach a position that was reported as durable.
     #[error("the output log in {dir} ends at {end}, but {synced} was durable: {remedy}")]
     Short {
@@ -192,12 +202,18 @@ pub enum Recent {
 impl OutputLog {
     /// Opens the log in `config.dir`, or begins one at `begin`. A torn tail, as a crash leaves it, is cut off and told in the log.
     ///
-    /// `synced` is what was reported as durable: a log that ends before it is damaged.
+    /// `synced` is what a checkpoint says was durable: a log that ends before it, or is not there, is damaged. Without a checkpoint
+    /// the log may not have begun.
     ///
     /// # Errors
     ///
     /// Any [`LogError`] but `Removed`.
-    pub fn open(config: LogConfig, system_id: u64, begin: Lsn, synced: Lsn) -> Result<(LogWriter, Arc<Self>), LogError> {
+    pub fn open(
+        config: LogConfig,
+        system_id: u64,
+        begin: Lsn,
+        synced: Option<Lsn>,
+    ) -> Result<(LogWriter, Arc<Self>), LogError> {
         writer::open(config, system_id, begin, synced)
     }
 

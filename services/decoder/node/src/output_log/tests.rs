@@ -15,7 +15,7 @@ fn config(dir: &Path, segment_bytes: u64, memory_bytes: usize) -> LogConfig {
 }
 
 fn open(config: &LogConfig, synced: Lsn) -> Result<(LogWriter, Arc<OutputLog>), LogError> {
-    OutputLog::open(config.clone(), SYSTEM_ID, BEGIN, synced)
+    OutputLog::open(config.clone(), SYSTEM_ID, BEGIN, synced.is_valid().then_some(synced))
 }
 
 fn buffer(payload: &[u8]) -> EntryBuffer {
@@ -240,7 +240,7 @@ fn files_are_private_and_belong_to_one_cluster() {
     drop(open(&config, Lsn::INVALID).unwrap());
     let mode = fs::metadata(Segment::path_of(dir.path(), 0)).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let error = OutputLog::open(config, SYSTEM_ID + 1, BEGIN, Lsn::INVALID).unwrap_err();
+    let error = OutputLog::open(config, SYSTEM_ID + 1, BEGIN, None).unwrap_err();
     assert!(matches!(error, LogError::OtherCluster { .. }), "{error}");
 }
 
@@ -270,4 +270,36 @@ fn a_full_disk_is_an_error_and_the_entry_can_be_appended_again() {
     fs::remove_file(&next).unwrap();
     append(&mut writer, &all[1]).unwrap();
     assert_eq!(read_from(&log, BEGIN).unwrap(), all);
+}
+
+#[test]
+fn a_log_that_lost_all_its_output_is_not_begun_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), 1 << 20, 0);
+    let written = transactions(&[vec![100], vec![200]]);
+    let (mut writer, _) = open(&config, Lsn::INVALID).unwrap();
+    written.iter().for_each(|transaction| append(&mut writer, transaction).unwrap());
+    writer.sync_point().sync().unwrap();
+    drop(writer);
+    let path = Segment::path_of(dir.path(), 0);
+    let good = fs::read(&path).unwrap();
+
+    // Damage in the only header: the file stays, for it holds output.
+    let mut bytes = good.clone();
+    bytes[9] ^= 1;
+    for damaged in [bytes, vec![7; good.len()]] {
+        fs::write(&path, &damaged).unwrap();
+        let error = open(&config, BEGIN).unwrap_err();
+        assert!(matches!(error, LogError::Damaged { offset: 0, .. }), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), damaged);
+    }
+    // The file is empty, or gone: even where the checkpoint begins at the end of what it tells of.
+    fs::write(&path, []).unwrap();
+    for _ in 0..2 {
+        let error = open(&config, BEGIN).unwrap_err();
+        assert!(matches!(error, LogError::Gone { .. }) && error.to_string().contains("move its data_dir away"), "{error}");
+    }
+    // Without a checkpoint nothing was promised yet.
+    fs::write(&path, []).unwrap();
+    assert_eq!(open(&config, Lsn::INVALID).unwrap().0.end(), BEGIN);
 }

@@ -155,21 +155,25 @@ pub(super) fn open(
     config: LogConfig,
     system_id: u64,
     begin: Lsn,
-    synced: Lsn,
+    synced: Option<Lsn>,
 ) -> Result<(LogWriter, Arc<OutputLog>), LogError> {
     let dir = config.dir.clone();
     DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(|e| io_at("create", &dir, e))?;
-    let mut segments = open_segments(&dir, system_id)?;
-    let last = match segments.back() {
-        Some(last) => Arc::clone(last),
-        None => {
+    let mut segments = open_segments(&dir, system_id, synced.is_some())?;
+    let last = match (segments.back(), synced) {
+        (Some(last), _) => Arc::clone(last),
+        // A log is begun before the first checkpoint is written.
+        (None, Some(synced)) => return Err(LogError::Gone { dir, synced, remedy: REBUILD_REMEDY }),
+        (None, None) => {
             let first = create_segment(&dir, system_id, 0, begin)?;
             segments.push_back(Arc::clone(&first));
             first
         }
     };
     let scan = last.scan()?;
-    if scan.end < synced {
+    if let Some(synced) = synced
+        && scan.end < synced
+    {
         return Err(LogError::Short { dir, end: scan.end, synced, remedy: REBUILD_REMEDY });
     }
     if let Some(reason) = scan.bad {
@@ -195,8 +199,9 @@ pub(super) fn open(
     Ok((writer, log))
 }
 
-/// Opens the segments of `dir` in order. A last one with a torn header, as a crash while making it leaves, is removed.
-fn open_segments(dir: &Path, system_id: u64) -> Result<VecDeque<Arc<Segment>>, LogError> {
+/// Opens the segments of `dir` in order. A last one with a torn header, as a crash while making it leaves, is removed; but not if the
+/// log has `begun` and the file holds more than a header: that was output.
+fn open_segments(dir: &Path, system_id: u64, begun: bool) -> Result<VecDeque<Arc<Segment>>, LogError> {
     let mut paths = Vec::new();
     for item in fs::read_dir(dir).map_err(|e| io_at("list", dir, e))? {
         let path = item.map_err(|e| io_at("list", dir, e))?.path();
@@ -209,7 +214,7 @@ fn open_segments(dir: &Path, system_id: u64) -> Result<VecDeque<Arc<Segment>>, L
     for (i, path) in paths.iter().enumerate() {
         match Segment::open(path, system_id)? {
             Some(segment) => segments.push_back(Arc::new(segment)),
-            None if i + 1 == paths.len() => {
+            None if i + 1 == paths.len() && (!begun || file_len(path)? <= SEGMENT_HEADER_LEN as u64) => {
                 tracing::warn!("removed {}, whose header is torn: it was being made at a crash", path.display());
                 fs::remove_file(path).map_err(|e| io_at("remove", path, e))?;
             }
@@ -220,6 +225,11 @@ fn open_segments(dir: &Path, system_id: u64) -> Result<VecDeque<Arc<Segment>>, L
         }
     }
     Ok(segments)
+}
+
+/// Bytes of a file.
+fn file_len(path: &Path) -> Result<u64, LogError> {
+    fs::metadata(path).map(|found| found.len()).map_err(|e| io_at("look at", path, e))
 }
 
 /// Makes a segment that survives a crash.

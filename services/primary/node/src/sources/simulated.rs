@@ -80,7 +80,7 @@ fn load(name: &str) -> Result<Scenario> {
         return Scenario::load(name).map_err(scenario_error);
     }
     let path = Path::new(name);
-    match std::fs::read_to_string(path) {
+    match service_kit::config::read_text(path) {
         Ok(text) => Scenario::parse(name, &text).map_err(scenario_error),
         Err(error) => {
             let shipped: Vec<&str> = Scenario::names().collect();

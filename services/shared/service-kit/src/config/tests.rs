@@ -139,3 +139,10 @@ fn a_missing_file_is_named() {
     let error = Layers::new("decoder").file(Some(path)).expect_err("missing").to_string();
     assert!(error.starts_with("cannot read configuration file /nonexistent/decoder.toml: "), "{error}");
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_device_is_no_configuration() {
+    let error = Layers::new("primary").file(Some(Path::new("/dev/zero"))).unwrap_err().to_string();
+    assert!(error.contains("/dev/zero") && error.contains("no regular file"), "{error}");
+}
