@@ -143,8 +143,21 @@ impl<'a> RecordParts<'a> {
     ///
     /// # Errors
     /// If its inner headers contradict each other or its length.
-    #[inline]
     pub fn parse(record: &'a [u8], profile: &'static WalProfile) -> Result<Self, Malformed> {
+        Self::walk(record, profile)
+    }
+
+    /// Bytes of all page images in a whole record; checks as much as [`RecordParts::parse`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn images_len_of(record: &'a [u8], profile: &'static WalProfile) -> Result<u32, Malformed> {
+        Self::walk(record, profile).map(|parts| parts.images_len)
+    }
+
+    /// Walks the headers. In line, so that what a caller does not use is not computed.
+    #[inline(always)]
+    pub(crate) fn walk(record: &'a [u8], profile: &'static WalProfile) -> Result<Self, Malformed> {
         let rest = record.get(RECORD_HEADER_LEN..).unwrap_or_default();
         let mut c = Cursor::new(rest);
         let (mut blocks_len, mut images_len, mut main_len) = (0usize, 0u32, 0usize);
@@ -221,7 +234,7 @@ impl<'a> Iterator for Blocks<'a> {
     type Item = BlockRef<'a>;
 
     /// Nothing can fail here: [`RecordParts::parse`] read the same headers.
-    #[inline]
+    #[inline(always)]
     fn next(&mut self) -> Option<BlockRef<'a>> {
         while let Ok(id) = self.headers.u8() {
             match id {
@@ -320,7 +333,7 @@ impl ImageHeader {
 }
 
 /// Reads a `RelFileLocator`.
-#[inline]
+#[inline(always)]
 pub(crate) fn read_locator(c: &mut Cursor<'_>) -> Result<RelFileLocator, Malformed> {
     Ok(RelFileLocator { spc: Oid(c.u32()?), db: Oid(c.u32()?), rel: c.u32()? })
 }

@@ -82,11 +82,23 @@ impl CrcBuffer {
             && let Some((front, back)) = self.0.split_at_mut_checked(body.len())
             && let Some(place) = back.first_chunk_mut::<CRC_OFFSET>()
         {
-            front.copy_from_slice(body);
+            copy_short(body, front);
             *place = *head;
             return crc32c::crc32c(self.0.get(..body.len() + CRC_OFFSET).unwrap_or_default());
         }
         record_crc(bytes)
+    }
+}
+
+/// Copies a few words and odd bytes, without the call that a copy of unknown length is.
+#[inline]
+fn copy_short(from: &[u8], to: &mut [u8]) {
+    let ((from_words, from_odd), (to_words, to_odd)) = (from.as_chunks::<8>(), to.as_chunks_mut::<8>());
+    for (from, to) in from_words.iter().zip(to_words) {
+        *to = *from;
+    }
+    for (from, to) in from_odd.iter().zip(to_odd) {
+        *to = *from;
     }
 }
 
@@ -138,21 +150,25 @@ impl<'a> RawRecord<'a> {
     /// # Errors
     /// If its contents contradict the layout of its kind.
     pub fn decode(&self, profile: &'static WalProfile) -> Result<WalRecord, DecodeError> {
-        let decoded = self.parts(profile).and_then(|parts| {
-            let body = rmgr::decode_body(&self.header, &parts, profile)?;
-            Ok(WalRecord {
+        let parts = match RecordParts::walk(self.bytes, profile) {
+            Ok(parts) => parts,
+            Err(reason) => return Err(self.decode_error(profile, reason)),
+        };
+        match rmgr::decode_body(&self.header, &parts, profile) {
+            Ok(body) => Ok(WalRecord {
                 lsn: self.lsn,
                 end_lsn: self.end_lsn,
                 xid: self.header.xid,
                 top_xid: parts.top_xid,
                 origin: parts.origin,
                 body,
-            })
-        });
-        decoded.map_err(|reason| self.decode_error(profile, reason))
+            }),
+            Err(reason) => Err(self.decode_error(profile, reason)),
+        }
     }
 
     /// Names this record in an error.
+    #[cold]
     #[must_use]
     pub fn decode_error(&self, profile: &WalProfile, reason: Malformed) -> DecodeError {
         DecodeError {

@@ -6,6 +6,7 @@ use std::ops::AddAssign;
 
 use pg_types::Lsn;
 
+use crate::blocks::RecordParts;
 use crate::error::Malformed;
 use crate::profile::WalProfile;
 use crate::record::RawRecord;
@@ -80,7 +81,7 @@ impl WalStats {
     /// If its inner headers contradict each other.
     #[inline]
     pub fn add(&mut self, record: &RawRecord<'_>) -> Result<(), Malformed> {
-        let image_len = record.parts(self.profile)?.images_len;
+        let image_len = RecordParts::images_len_of(record.bytes, self.profile)?;
         let header = &record.header;
         let mut operation = usize::from(header.info >> 4);
         if header.rmid == RM_XACT {

@@ -19,11 +19,40 @@ const DAY: i64 = 86_400;
 /// Days from 1970-01-01 to 2000-01-01, where PostgreSQL's time begins.
 const EPOCH_DAYS: i64 = 10_957;
 
+/// Longest text of a file: three numbers of ten digits and two strokes.
+const LOCATOR_LEN: usize = 32;
+
 /// Bytes of text that grow.
 #[derive(Clone, Debug, Default)]
 pub struct Text {
     /// What was written.
     buf: Vec<u8>,
+    /// Files written last, by the low bits of their number: few files come again and again.
+    locators: [LocatorText; 4],
+    /// The day written last.
+    date: DateText,
+}
+
+/// A file and its text.
+#[derive(Clone, Copy, Debug, Default)]
+struct LocatorText {
+    /// Which.
+    locator: RelFileLocator,
+    /// Its text and what follows it.
+    text: [u8; LOCATOR_LEN],
+    /// How many bytes of it count; 0 if nothing is here yet.
+    len: u8,
+}
+
+/// A day and its text.
+#[derive(Clone, Copy, Debug, Default)]
+struct DateText {
+    /// Days since 1970-01-01.
+    days: i64,
+    /// Year, month and day, with strokes.
+    text: [u8; 10],
+    /// The text is there.
+    known: bool,
 }
 
 impl Text {
@@ -82,9 +111,20 @@ impl Text {
         self.buf.truncate(end);
     }
 
+    /// Bytes that are ASCII, to be changed in place into others that are.
+    #[inline]
+    pub(crate) fn template<const N: usize>(&mut self, bytes: &[u8; N]) -> Option<&mut [u8; N]> {
+        self.buf.extend_from_slice(bytes);
+        self.buf.last_chunk_mut()
+    }
+
     /// A decimal number.
     #[inline]
     pub fn dec(&mut self, number: u32) -> &mut Self {
+        if number < 10 {
+            self.buf.push(b'0' + number as u8);
+            return self;
+        }
         let (high, low) = (number / EIGHT_DIGITS, number % EIGHT_DIGITS);
         if high > 0 {
             let (digits, len) = decimal(high);
@@ -103,9 +143,7 @@ impl Text {
         if number >= EIGHT_DIGITS {
             return self.fill(width.saturating_sub(if number < 10 * EIGHT_DIGITS { 9 } else { 10 })).dec(number);
         }
-        let (digits, len) = decimal(number);
-        let blanks = BLANKS & u64::MAX.checked_shr(8 * len as u32).unwrap_or(0);
-        let digits = digits & !(u64::MAX.checked_shr(8 * len as u32).unwrap_or(0)) | blanks;
+        let (digits, len) = blank_filled(number);
         let cell = width.clamp(len, 8);
         self.fill(width.saturating_sub(8)).put(digits >> (8 * (8 - cell)), cell);
         self
@@ -161,25 +199,44 @@ impl Text {
     /// A file as `1663/5/16396`.
     #[inline]
     pub fn locator(&mut self, locator: RelFileLocator) -> &mut Self {
-        self.dec(locator.spc.0).str("/").dec(locator.db.0).str("/").dec(locator.rel)
+        let slot = (locator.rel & 3) as usize;
+        if let Some(known) = self.locators.get(slot).filter(|k| k.locator == locator && k.len > 0) {
+            let end = self.buf.len() + usize::from(known.len);
+            self.buf.extend_from_slice(&known.text);
+            self.buf.truncate(end);
+            return self;
+        }
+        let start = self.buf.len();
+        self.dec(locator.spc.0).str("/").dec(locator.db.0).str("/").dec(locator.rel);
+        let mut text = [0; LOCATOR_LEN];
+        let written = self.buf.get(start..).unwrap_or_default();
+        text.iter_mut().zip(written).for_each(|(to, from)| *to = *from);
+        if let Some(place) = self.locators.get_mut(slot) {
+            *place = LocatorText { locator, text, len: written.len().min(LOCATOR_LEN) as u8 };
+        }
+        self
     }
 
     /// A time as `2026-11-30 08:32:10.843454 UTC`.
     pub fn timestamp(&mut self, time: Timestamp) -> &mut Self {
         let (seconds, micros) = (time.0.div_euclid(SECOND), time.0.rem_euclid(SECOND) as u32);
         let (days, second) = (seconds.div_euclid(DAY) + EPOCH_DAYS, seconds.rem_euclid(DAY) as u32);
-        let (year, month, day) = civil_date(days);
-        if !(0..10_000).contains(&year) {
-            // Years that no clock shows; their last four digits follow below.
-            self.str(&(year / 10_000).to_string());
+        if !self.date.known || self.date.days != days {
+            let (year, month, day) = civil_date(days);
+            if !(0..10_000).contains(&year) {
+                // A year that no clock shows: its last four digits follow below, and it is not kept.
+                self.str(&(year / 10_000).to_string());
+            }
+            let last = (year.unsigned_abs() % 10_000) as u32;
+            let ([y0, y1], [y2, y3], [m0, m1], [d0, d1]) = (pair(last / 100), pair(last), pair(month), pair(day));
+            let text = [y0, y1, y2, y3, b'-', m0, m1, b'-', d0, d1];
+            self.date = DateText { days, text, known: (0..10_000).contains(&year) };
         }
-        let year = (year.unsigned_abs() % 10_000) as u32;
-        let ([y0, y1], [y2, y3], [n0, n1], [d0, d1]) = (pair(year / 100), pair(year), pair(month), pair(day));
         let ([h0, h1], [m0, m1], [s0, s1]) = (pair(second / 3600), pair(second / 60 % 60), pair(second % 60));
         let ([u0, u1], [u2, u3], [u4, u5]) = (pair(micros / 10_000), pair(micros / 100), pair(micros));
+        self.buf.extend_from_slice(&self.date.text);
         self.buf.extend_from_slice(&[
-            y0, y1, y2, y3, b'-', n0, n1, b'-', d0, d1, b' ', h0, h1, b':', m0, m1, b':', s0, s1, b'.', u0, u1, u2, u3, u4, u5,
-            b' ', b'U', b'T', b'C',
+            b' ', h0, h1, b':', m0, m1, b':', s0, s1, b'.', u0, u1, u2, u3, u4, u5, b' ', b'U', b'T', b'C',
         ]);
         self
     }
@@ -229,6 +286,44 @@ fn is_harmless(c: char) -> bool {
 #[inline]
 fn pair(number: u32) -> [u8; 2] {
     PAIRS.as_chunks::<2>().0.get((number % 100) as usize).copied().unwrap_or_default()
+}
+
+/// A number below 10^8 in eight columns, blanks before it, the first one in the low byte, and how many digits it has.
+#[inline]
+fn blank_filled(number: u32) -> (u64, usize) {
+    let (digits, len) = decimal(number);
+    let blank = u64::MAX.checked_shr(8 * len as u32).unwrap_or(0);
+    (digits & !blank | BLANKS & blank, len)
+}
+
+/// A number below 10^6 in six columns.
+#[inline]
+pub(crate) fn six_columns(number: u32) -> [u8; 6] {
+    let [_, _, cell @ ..] = blank_filled(number).0.to_le_bytes();
+    cell
+}
+
+/// A number in ten columns.
+#[inline]
+pub(crate) fn ten_columns(number: u32) -> [u8; 10] {
+    let (high, low) = (number / EIGHT_DIGITS, number % EIGHT_DIGITS);
+    let low = if high == 0 { blank_filled(low).0 } else { decimal(low).0 };
+    let above = match high {
+        0 => *b"  ",
+        1..=9 => [b' ', b'0' + high as u8],
+        _ => pair(high),
+    };
+    let mut cell = [0; 10];
+    let (front, back) = cell.split_at_mut(2);
+    front.copy_from_slice(&above);
+    back.copy_from_slice(&low.to_le_bytes());
+    cell
+}
+
+/// The last `N` hexadecimal digits of a number, at most eight.
+#[inline]
+pub(crate) fn zero_filled<const N: usize>(number: u32) -> [u8; N] {
+    hexadecimal(number).to_le_bytes().last_chunk::<N>().copied().unwrap_or([b'0'; N])
 }
 
 /// Eight digits of a number below 10^8, the first one in the low byte, and how many of them count.
@@ -290,6 +385,8 @@ mod tests {
             let n = n >> shift;
             prop_assert_eq!(text(|t| _ = t.dec(n)), n.to_string());
             prop_assert_eq!(text(|t| _ = t.dec_right(n, width)), format!("{n:width$}"));
+            prop_assert_eq!(String::from_utf8(ten_columns(n).to_vec()), Ok(format!("{n:10}")));
+            prop_assert_eq!(String::from_utf8(zero_filled::<8>(n).to_vec()), Ok(format!("{n:08X}")));
             let width = width.min(8);
             prop_assert_eq!(text(|t| _ = t.hex(n, width)), format!("{n:0width$X}"));
             prop_assert_eq!(text(|t| _ = t.lsn(Lsn(m))), Lsn(m).to_string());
@@ -321,6 +418,21 @@ mod tests {
         ];
         for (micros, expected) in cases {
             assert_eq!(text(|t| _ = t.timestamp(Timestamp(micros))), expected);
+        }
+    }
+
+    #[test]
+    fn files_written_before_are_written_again() {
+        let mut rng = 1u32;
+        let mut text = Text::new();
+        for _ in 0..1000 {
+            rng = rng.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let small = |shift: u32| rng >> shift & 3;
+            let rel = if small(20) == 0 { u32::MAX - small(8) } else { small(8) };
+            let locator = RelFileLocator { spc: pg_types::Oid(small(10).wrapping_neg()), db: pg_types::Oid(small(12)), rel };
+            text.clear();
+            text.locator(locator);
+            assert_eq!(text.since(0), locator.to_string());
         }
     }
 

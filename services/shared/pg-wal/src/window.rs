@@ -15,7 +15,7 @@ use crate::error::WalError;
 use crate::page::{PAGE_SIZE, page_start};
 
 /// Most bytes read at once.
-const READ_MAX: usize = 128 << 10;
+const READ_MAX: usize = 64 << 10;
 /// Bytes of a page.
 const PAGE: usize = PAGE_SIZE as usize;
 

@@ -10,12 +10,14 @@ mod other;
 mod xact;
 mod xlog;
 
+use pg_types::Lsn;
+
 use crate::blocks::RecordParts;
 use crate::error::Malformed;
 use crate::profile::WalProfile;
 use crate::record::RawRecord;
 use crate::rmgr::{self, RM_HEAP, RM_HEAP2, RM_LOGICALMSG, RM_RELMAP, RM_SMGR, RM_STANDBY, RM_XACT, RM_XLOG};
-use crate::text::Text;
+use crate::text::{self, Text};
 
 /// Names of forks.
 const FORKS: [&str; 4] = ["main", "fsm", "vm", "init"];
@@ -29,15 +31,11 @@ const BLANKS: &str = "           ";
 /// # Errors
 /// If the record's contents contradict the layout of their kind. What was written before is taken back.
 pub fn line(record: &RawRecord<'_>, profile: &'static WalProfile, out: &mut Text) -> Result<(), Malformed> {
-    let parts = record.parts(profile)?;
+    let parts = RecordParts::walk(record.bytes, profile)?;
     let header = &record.header;
     let start = out.len();
-    let name = rmgr::name(header.rmid);
-    out.str("rmgr: ").str(&name).str(BLANKS.get(name.len().min(RMGR_WIDTH)..).unwrap_or_default());
     let rec_len = header.total_len.saturating_sub(parts.images_len);
-    out.str(" len (rec/tot): ").dec_right(rec_len, 6).str("/").dec_right(header.total_len, 6);
-    out.str(", tx: ").dec_right(header.xid.0, 10);
-    out.str(", lsn: ").lsn_padded(record.lsn).str(", prev ").lsn_padded(header.prev).str(", desc: ");
+    columns(&rmgr::name(header.rmid), (rec_len, header.total_len), header.xid.0, record.lsn, header.prev, out);
     let written = description(record, &parts, profile, out);
     if written.is_ok() {
         out.str("\n")
@@ -46,6 +44,41 @@ pub fn line(record: &RawRecord<'_>, profile: &'static WalProfile, out: &mut Text
         out
     };
     written
+}
+
+/// The columns of a line whose values have their usual widths; the values are put in where the blanks are.
+const COLUMNS: &[u8; 104] =
+    b"rmgr:             len (rec/tot):       /      , tx:           , lsn:  /        , prev  /        , desc: ";
+
+/// Writes the columns before the description.
+fn columns(name: &str, (rec_len, total_len): (u32, u32), xid: u32, lsn: Lsn, prev: Lsn, out: &mut Text) {
+    let halves = |lsn: Lsn| ((lsn.0 >> 32) as u32, lsn.0 as u32);
+    let ((lsn_high, lsn_low), (prev_high, prev_low)) = (halves(lsn), halves(prev));
+    let usual = name.len() <= RMGR_WIDTH && total_len < 1_000_000 && lsn_high < 16 && prev_high < 16;
+    if !usual {
+        out.str("rmgr: ").str(name).str(BLANKS.get(name.len().min(RMGR_WIDTH)..).unwrap_or_default());
+        out.str(" len (rec/tot): ").dec_right(rec_len, 6).str("/").dec_right(total_len, 6);
+        out.str(", tx: ").dec_right(xid, 10);
+        out.str(", lsn: ").lsn_padded(lsn).str(", prev ").lsn_padded(prev).str(", desc: ");
+        return;
+    }
+    let Some(line) = out.template(COLUMNS) else { return };
+    put(line, 6, name.as_bytes());
+    put(line, 33, &text::six_columns(rec_len));
+    put(line, 40, &text::six_columns(total_len));
+    put(line, 52, &text::ten_columns(xid));
+    put(line, 69, &text::zero_filled::<1>(lsn_high));
+    put(line, 71, &text::zero_filled::<8>(lsn_low));
+    put(line, 86, &text::zero_filled::<1>(prev_high));
+    put(line, 88, &text::zero_filled::<8>(prev_low));
+}
+
+/// Puts a value in its place.
+#[inline]
+fn put(line: &mut [u8; COLUMNS.len()], at: usize, value: &[u8]) {
+    if let Some(place) = line.get_mut(at..).and_then(|l| l.get_mut(..value.len())) {
+        place.copy_from_slice(value);
+    }
 }
 
 /// Writes a record's operation, description and block references.

@@ -210,14 +210,10 @@ fn old_tuple(flags: u8, full: u8, key: u8) -> OldTuple {
 }
 
 /// Decodes a HEAP record.
-pub(super) fn decode(
-    header: &RecordHeader,
-    parts: &RecordParts<'_>,
-    profile: &WalProfile,
-) -> Result<Option<RecordBody>, Malformed> {
+pub(super) fn decode(header: &RecordHeader, parts: &RecordParts<'_>, profile: &WalProfile) -> Result<RecordBody, Malformed> {
     let main = parts.main;
     let init_page = header.info & INIT_PAGE != 0;
-    Ok(Some(match header.info & OPMASK {
+    Ok(match header.info & OPMASK {
         INSERT => RecordBody::Insert(insert(parts, init_page, profile)?),
         DELETE => RecordBody::Delete(delete(parts)?),
         op @ (UPDATE | HOT_UPDATE) => RecordBody::Update(update(parts, op == HOT_UPDATE, init_page)?),
@@ -236,7 +232,7 @@ pub(super) fn decode(
         }
         LOCK => RecordBody::Lock(lock(parts)?),
         _ => RecordBody::Inplace(Box::new(inplace(parts, profile)?)),
-    }))
+    })
 }
 
 /// Decodes an insert. The row's header takes 5 bytes of the block's data.

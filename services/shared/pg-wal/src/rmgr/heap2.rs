@@ -192,23 +192,19 @@ fn rewrite(main: &[u8]) -> Result<RewriteRecord, Malformed> {
 }
 
 /// Decodes a HEAP2 record.
-pub(super) fn decode(
-    header: &RecordHeader,
-    parts: &RecordParts<'_>,
-    profile: &WalProfile,
-) -> Result<Option<RecordBody>, Malformed> {
+pub(super) fn decode(header: &RecordHeader, parts: &RecordParts<'_>, profile: &WalProfile) -> Result<RecordBody, Malformed> {
     let main = parts.main;
     let init_page = header.info & INIT_PAGE != 0;
     let layout = layout(header, profile);
     if init_page && layout != Heap2Layout::MultiInsert {
-        return Ok(None);
+        return Ok(super::other(header));
     }
     let prune = |horizon: Xid, is_catalog: bool| -> Result<RecordBody, Malformed> {
         let block = parts.block(0)?;
         let (target, block) = (block.locator, block.block);
         Ok(RecordBody::Prune(PruneRecord { target, block, conflict_horizon: horizon, is_catalog }))
     };
-    Ok(Some(match layout {
+    Ok(match layout {
         Heap2Layout::MultiInsert => RecordBody::MultiInsert(multi_insert(parts, init_page, profile)?),
         Heap2Layout::NewCid => RecordBody::NewCid(Box::new(new_cid(main)?)),
         Heap2Layout::Rewrite => RecordBody::Rewrite(Box::new(rewrite(main)?)),
@@ -240,7 +236,7 @@ pub(super) fn decode(
             let is_catalog = xl.flags & VISIBLE_CATALOG_REL != 0;
             RecordBody::Visible(PruneRecord { target, block, conflict_horizon, is_catalog })
         }
-    }))
+    })
 }
 
 /// Reads an `xl_heap_cleanup_info`.

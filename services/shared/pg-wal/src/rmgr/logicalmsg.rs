@@ -39,11 +39,11 @@ impl<'a> LogicalMessage<'a> {
 }
 
 /// Decodes a LOGICALMSG record.
-pub(super) fn decode(header: &RecordHeader, parts: &RecordParts<'_>) -> Result<Option<RecordBody>, Malformed> {
+pub(super) fn decode(header: &RecordHeader, parts: &RecordParts<'_>) -> Result<RecordBody, Malformed> {
     if header.operation() != MESSAGE {
-        return Ok(None);
+        return Ok(super::other(header));
     }
     let LogicalMessage { db, transactional, prefix, message } = LogicalMessage::read(parts.main)?;
     let record = LogicalMessageRecord { db, transactional, prefix: prefix.to_vec(), message: message.to_vec() };
-    Ok(Some(RecordBody::LogicalMessage(Box::new(record))))
+    Ok(RecordBody::LogicalMessage(Box::new(record)))
 }

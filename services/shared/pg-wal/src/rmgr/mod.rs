@@ -316,24 +316,30 @@ pub fn is_switch(header: &RecordHeader) -> bool {
     header.rmid == RM_XLOG && header.operation() == xlog::SWITCH
 }
 
+/// A record that no decoder knows.
+#[cold]
+fn other(header: &RecordHeader) -> RecordBody {
+    RecordBody::Other { rmid: header.rmid, info: header.operation() }
+}
+
 /// Decodes a record's contents; what no decoder knows is [`RecordBody::Other`].
+#[inline]
 pub(crate) fn decode_body(
     header: &RecordHeader,
     parts: &RecordParts<'_>,
     profile: &WalProfile,
 ) -> Result<RecordBody, Malformed> {
-    let body = match header.rmid {
-        RM_XLOG => xlog::decode(header, parts, profile)?,
-        RM_XACT => xact::decode(header, parts, profile)?,
-        RM_SMGR => smgr::decode(header, parts)?,
-        RM_RELMAP => relmap::decode(header, parts, profile)?,
-        RM_STANDBY => standby::decode(header, parts, profile)?,
-        RM_HEAP2 => heap2::decode(header, parts, profile)?,
-        RM_HEAP => heap::decode(header, parts, profile)?,
-        RM_LOGICALMSG => logicalmsg::decode(header, parts)?,
-        _ => None,
-    };
-    Ok(body.unwrap_or(RecordBody::Other { rmid: header.rmid, info: header.operation() }))
+    match header.rmid {
+        RM_XLOG => xlog::decode(header, parts, profile),
+        RM_XACT => xact::decode(header, parts, profile),
+        RM_SMGR => smgr::decode(header, parts),
+        RM_RELMAP => relmap::decode(header, parts, profile),
+        RM_STANDBY => standby::decode(header, parts, profile),
+        RM_HEAP2 => heap2::decode(header, parts, profile),
+        RM_HEAP => heap::decode(header, parts, profile),
+        RM_LOGICALMSG => logicalmsg::decode(header, parts),
+        _ => Ok(RecordBody::Other { rmid: header.rmid, info: header.operation() }),
+    }
 }
 
 #[cfg(test)]

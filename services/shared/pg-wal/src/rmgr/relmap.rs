@@ -36,13 +36,9 @@ impl<'a> RelmapUpdate<'a> {
 }
 
 /// Decodes a RELMAP record. The file: magic, number of mappings, then pairs of catalog and file number.
-pub(super) fn decode(
-    header: &RecordHeader,
-    parts: &RecordParts<'_>,
-    profile: &WalProfile,
-) -> Result<Option<RecordBody>, Malformed> {
+pub(super) fn decode(header: &RecordHeader, parts: &RecordParts<'_>, profile: &WalProfile) -> Result<RecordBody, Malformed> {
     if header.operation() != UPDATE {
-        return Ok(None);
+        return Ok(super::other(header));
     }
     let update = RelmapUpdate::read(parts.main)?;
     let mut c = Cursor::new(update.file);
@@ -53,5 +49,5 @@ pub(super) fn decode(
     }
     let pair = |&[a, b, c, d, e, f, g, h]: &[u8; 8]| (Oid(u32::from_le_bytes([a, b, c, d])), u32::from_le_bytes([e, f, g, h]));
     let mappings = c.items::<8>(count)?.iter().map(pair).collect();
-    Ok(Some(RecordBody::Relmap(Box::new(RelmapRecord { db: update.db, spc: update.spc, mappings }))))
+    Ok(RecordBody::Relmap(Box::new(RelmapRecord { db: update.db, spc: update.spc, mappings })))
 }

@@ -49,8 +49,8 @@ impl SmgrTruncate {
 }
 
 /// Decodes an SMGR record.
-pub(super) fn decode(header: &RecordHeader, parts: &RecordParts<'_>) -> Result<Option<RecordBody>, Malformed> {
-    Ok(Some(match header.operation() {
+pub(super) fn decode(header: &RecordHeader, parts: &RecordParts<'_>) -> Result<RecordBody, Malformed> {
+    Ok(match header.operation() {
         CREATE => {
             let SmgrCreate { target, fork } = SmgrCreate::read(parts.main)?;
             RecordBody::SmgrCreate { target, fork }
@@ -59,6 +59,6 @@ pub(super) fn decode(header: &RecordHeader, parts: &RecordParts<'_>) -> Result<O
             let SmgrTruncate { target, blocks, flags } = SmgrTruncate::read(parts.main)?;
             RecordBody::SmgrTruncate { target, blocks, flags }
         }
-        _ => return Ok(None),
-    }))
+        _ => return Ok(super::other(header)),
+    })
 }

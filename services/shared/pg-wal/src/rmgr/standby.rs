@@ -105,12 +105,8 @@ pub(crate) fn locks(main: &[u8]) -> Result<impl Iterator<Item = StandbyLock>, Ma
 }
 
 /// Decodes a STANDBY record.
-pub(super) fn decode(
-    header: &RecordHeader,
-    parts: &RecordParts<'_>,
-    profile: &WalProfile,
-) -> Result<Option<RecordBody>, Malformed> {
-    Ok(Some(match header.operation() {
+pub(super) fn decode(header: &RecordHeader, parts: &RecordParts<'_>, profile: &WalProfile) -> Result<RecordBody, Malformed> {
+    Ok(match header.operation() {
         LOCK => RecordBody::StandbyLocks(locks(parts.main)?.collect()),
         RUNNING_XACTS => {
             let running = RunningXacts::read(parts.main)?;
@@ -132,6 +128,6 @@ pub(super) fn decode(
                 messages: messages(inval.messages, profile)?,
             }))
         }
-        _ => return Ok(None),
-    }))
+        _ => return Ok(super::other(header)),
+    })
 }

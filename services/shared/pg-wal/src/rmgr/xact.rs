@@ -261,13 +261,9 @@ pub(crate) fn invalidations(main: &[u8]) -> Result<RawMessages<'_>, Malformed> {
 }
 
 /// Decodes an XACT record.
-pub(super) fn decode(
-    header: &RecordHeader,
-    parts: &RecordParts<'_>,
-    profile: &WalProfile,
-) -> Result<Option<RecordBody>, Malformed> {
+pub(super) fn decode(header: &RecordHeader, parts: &RecordParts<'_>, profile: &WalProfile) -> Result<RecordBody, Malformed> {
     let main = parts.main;
-    Ok(Some(match header.info & OPMASK {
+    Ok(match header.info & OPMASK {
         COMMIT | COMMIT_PREPARED => RecordBody::Commit(Box::new(commit(header, main, profile)?)),
         ABORT | ABORT_PREPARED => RecordBody::Abort(Box::new(abort(header, main, profile)?)),
         PREPARE => RecordBody::Prepare(Box::new(prepare(main, profile)?)),
@@ -278,8 +274,8 @@ pub(super) fn decode(
         INVALIDATIONS if profile.has_xact_invalidations => {
             RecordBody::XactInvalidations(messages(invalidations(main)?, profile)?)
         }
-        _ => return Ok(None),
-    }))
+        _ => return Ok(super::other(header)),
+    })
 }
 
 /// Decodes a commit.

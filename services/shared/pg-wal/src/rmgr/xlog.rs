@@ -158,13 +158,9 @@ pub(crate) fn overwritten_lsn(header: &RecordHeader, bytes: &[u8], profile: &'st
 }
 
 /// Decodes an XLOG record.
-pub(super) fn decode(
-    header: &RecordHeader,
-    parts: &RecordParts<'_>,
-    profile: &WalProfile,
-) -> Result<Option<RecordBody>, Malformed> {
+pub(super) fn decode(header: &RecordHeader, parts: &RecordParts<'_>, profile: &WalProfile) -> Result<RecordBody, Malformed> {
     let main = parts.main;
-    Ok(Some(match header.operation() {
+    Ok(match header.operation() {
         op @ (CHECKPOINT_SHUTDOWN | CHECKPOINT_ONLINE) => {
             RecordBody::Checkpoint(Box::new(checkpoint(main, op == CHECKPOINT_SHUTDOWN, profile)?))
         }
@@ -179,6 +175,6 @@ pub(super) fn decode(
         OVERWRITE_CONTRECORD => RecordBody::OverwriteContrecord(OverwriteContrecord::read(main)?.lsn),
         CHECKPOINT_REDO if profile.has_checkpoint_wal_level => RecordBody::CheckpointRedo,
         NOOP | RESTORE_POINT | FPW_CHANGE | FPI_FOR_HINT | FPI => RecordBody::XlogOther,
-        _ => return Ok(None),
-    }))
+        _ => return Ok(super::other(header)),
+    })
 }

@@ -16,18 +16,22 @@
 //! Different from PostgreSQL: a back link is checked for the first record too; a zero length is an end only if zeroes follow to
 //! the segment's end; an overwritten contrecord must be followed by the record that names it.
 
+mod ends;
+mod pages;
+
 use std::path::PathBuf;
 
 use pg_types::{Lsn, WalIdentity};
 
-use crate::dir::{WalDir, check_header};
+use crate::dir::WalDir;
 use crate::end::{EndReason, WalEnd};
 use crate::error::WalError;
-use crate::page::{FIRST_IS_CONTRECORD, FIRST_IS_OVERWRITE_CONTRECORD, PAGE_SIZE, PageHeader, page_start, segment_end};
+use crate::page::{FIRST_IS_CONTRECORD, FIRST_IS_OVERWRITE_CONTRECORD, PAGE_SIZE, page_start, segment_end};
 use crate::profile::WalProfile;
 use crate::record::{CrcBuffer, RECORD_HEADER_LEN, RawRecord, RecordHeader, record_crc};
 use crate::rmgr;
-use crate::window::{Fetched, Window, first_nonzero};
+use crate::window::Window;
+use pages::CheckedPage;
 
 /// Bytes of a page.
 const PAGE: usize = PAGE_SIZE as usize;
@@ -39,32 +43,6 @@ enum Prev {
     Before(Lsn),
     /// Exactly the record read before.
     Is(Lsn),
-}
-
-/// A page whose header was checked.
-#[derive(Clone, Copy, Debug)]
-struct CheckedPage {
-    /// Its position.
-    start: Lsn,
-    /// Where it is in the window.
-    offset: usize,
-    /// Its header.
-    header: PageHeader,
-}
-
-/// Why a page cannot be read from.
-#[derive(Debug)]
-enum PageFault {
-    /// No file.
-    Missing,
-    /// The file is too short.
-    Truncated(u64),
-    /// It holds only zeroes.
-    Zero,
-    /// It is an older page of another segment at the same place.
-    Recycled(Lsn),
-    /// Its header cannot be.
-    Invalid(String),
 }
 
 /// Where a record's bytes are.
@@ -480,63 +458,6 @@ impl WalReader {
         Ok(Step::Record(found))
     }
 
-    /// Makes sure that a page is in the window and its header is right.
-    #[inline]
-    fn enter(&mut self, start: Lsn) -> Result<Result<CheckedPage, PageFault>, WalError> {
-        if let Some(page) = self.page
-            && page.start == start
-        {
-            return Ok(Ok(page));
-        }
-        self.enter_new(start)
-    }
-
-    /// Reads and checks a page other than the current one.
-    fn enter_new(&mut self, start: Lsn) -> Result<Result<CheckedPage, PageFault>, WalError> {
-        self.page = None;
-        let offset = match self.window.fetch(&self.dir, start)? {
-            Fetched::At(offset) => offset,
-            Fetched::Missing => return Ok(Err(PageFault::Missing)),
-            Fetched::Short { len } => return Ok(Err(PageFault::Truncated(len))),
-        };
-        let bytes = self.window.bytes(offset, PAGE);
-        let header = match PageHeader::read(bytes) {
-            Ok(header) => header,
-            Err(e) => return Ok(Err(PageFault::Invalid(e.to_string()))),
-        };
-        if let Err(why) = check_header(&header, start, self.identity()).and_then(|()| self.check_timeline(&header)) {
-            if header.magic == 0 && first_nonzero(bytes).is_none() {
-                return Ok(Err(PageFault::Zero));
-            }
-            let recycled = self.is_recycled(&header, start);
-            return Ok(Err(if recycled { PageFault::Recycled(header.address) } else { PageFault::Invalid(why) }));
-        }
-        self.timeline = header.timeline;
-        let page = CheckedPage { start, offset, header };
-        self.page = Some(page);
-        Ok(Ok(page))
-    }
-
-    /// A page's timeline is one that may be in its file and is not older than the page's before.
-    fn check_timeline(&self, header: &PageHeader) -> Result<(), String> {
-        let newest = self.identity().timeline;
-        if header.timeline == 0 || header.timeline > newest {
-            return Err(format!("it belongs to timeline {}, which is not among those of timeline {newest}", header.timeline));
-        }
-        if header.timeline < self.timeline {
-            return Err(format!("it belongs to timeline {} after one of timeline {}", header.timeline, self.timeline));
-        }
-        Ok(())
-    }
-
-    /// The header would be right at an earlier segment's same place.
-    fn is_recycled(&self, header: &PageHeader, start: Lsn) -> bool {
-        let in_segment = u64::from(self.identity().segment_size) - 1;
-        header.address < start
-            && header.address.0 & in_segment == start.0 & in_segment
-            && check_header(header, header.address, self.identity()).is_ok()
-    }
-
     /// An end.
     fn end_at(&self, lsn: Lsn, reason: EndReason) -> WalEnd {
         WalEnd { lsn, file: self.file_of(lsn), reason }
@@ -551,134 +472,5 @@ impl WalReader {
     /// First position of the segment that holds `lsn`.
     fn segment_of(&self, lsn: Lsn) -> Lsn {
         Lsn(lsn.0 & !(u64::from(self.identity().segment_size) - 1))
-    }
-}
-
-/// What an end is when no record starts: the rules for zeroes, old pages and missing files.
-impl WalReader {
-    /// The end at a page boundary whose page cannot be read.
-    fn fault_end(&mut self, fault: PageFault) -> Result<WalEnd, WalError> {
-        let at = self.pos;
-        let at_segment_start = at == self.segment_of(at);
-        let switched = self.after_switch && at_segment_start;
-        let reason = match fault {
-            PageFault::Missing => return self.missing_end(at, switched),
-            PageFault::Truncated(0) if switched => EndReason::Switch,
-            PageFault::Truncated(len) => EndReason::TruncatedSegment { len, expected: u64::from(self.identity().segment_size) },
-            PageFault::Zero => return self.zero_end(at, switched),
-            PageFault::Recycled(address) if switched && self.second_page_is_recycled(at)? => {
-                debug_assert!(address < at);
-                EndReason::Switch
-            }
-            PageFault::Recycled(address) => EndReason::RecycledTail { page: page_start(at), address },
-            PageFault::Invalid(why) => EndReason::BadPage { page: page_start(at), why },
-        };
-        Ok(self.end_at(at, reason))
-    }
-
-    /// The end where a segment's file is not there.
-    fn missing_end(&self, at: Lsn, switched: bool) -> Result<WalEnd, WalError> {
-        if let Some(last) = &self.last_end
-            && last.lsn == at
-            && matches!(last.reason, EndReason::Switch | EndReason::MissingSegment { .. })
-        {
-            return Ok(last.clone());
-        }
-        let missing = self.dir.expected_name(self.segment_of(at));
-        let reason = match self.dir.find_after(at)? {
-            Some((_, next)) => EndReason::Gap { missing, next: next.name.to_string() },
-            None if switched => EndReason::Switch,
-            None => EndReason::MissingSegment { name: missing },
-        };
-        Ok(self.end_at(at, reason))
-    }
-
-    /// What is to say of a record whose length is 0: the end if only zeroes follow.
-    fn zero_length(&mut self, lsn: Lsn, page: CheckedPage) -> Result<WalEnd, WalError> {
-        let in_page = (lsn.0 - page.start.0) as usize;
-        if let Some(at) = first_nonzero(self.window.bytes(page.offset + in_page, PAGE - in_page)) {
-            let why = format!("its length is 0, but {at} bytes on there is something");
-            return Ok(self.end_at(lsn, EndReason::BadRecord(why)));
-        }
-        self.zero_end(lsn, false)
-    }
-
-    /// The end where zeroes follow from `at` to the end of its page: complete only if nothing follows them.
-    fn zero_end(&mut self, at: Lsn, switched: bool) -> Result<WalEnd, WalError> {
-        let complete = if switched { EndReason::Switch } else { EndReason::ZeroedTail };
-        let segment = self.segment_of(at);
-        if self.zero_segment == Some(segment) {
-            return Ok(self.end_at(at, complete));
-        }
-        self.page = None;
-        if let Some(nonzero) = self.window.first_nonzero(&self.dir, at)? {
-            let reason = self.after_zeroes(page_start(nonzero))?;
-            return Ok(self.end_at(at, reason));
-        }
-        let (len, expected) = (self.window.file_len()?, u64::from(self.identity().segment_size));
-        if len < expected {
-            return Ok(self.end_at(at, EndReason::TruncatedSegment { len, expected }));
-        }
-        if let Some((next, name)) = self.live_segment_after(segment)? {
-            return Ok(self.end_at(at, EndReason::Hole { at: next, why: format!("segment {name} goes on") }));
-        }
-        self.zero_segment = Some(segment);
-        Ok(self.end_at(at, complete))
-    }
-
-    /// Looks at a page elsewhere, without going there.
-    fn probe(&mut self, start: Lsn) -> Result<Result<CheckedPage, PageFault>, WalError> {
-        let timeline = self.timeline;
-        let page = self.enter_new(start);
-        self.timeline = timeline;
-        self.page = None;
-        page
-    }
-
-    /// What the page that follows zeroes is.
-    fn after_zeroes(&mut self, page: Lsn) -> Result<EndReason, WalError> {
-        Ok(match self.probe(page)? {
-            Ok(_) => EndReason::Hole { at: page, why: "a page of this WAL follows".to_owned() },
-            Err(PageFault::Recycled(address)) => EndReason::RecycledTail { page, address },
-            Err(fault) => EndReason::Hole { at: page, why: self.describe_fault(page, &fault)? },
-        })
-    }
-
-    /// The first later segment whose first page is its own, not an older or an empty one.
-    fn live_segment_after(&mut self, segment: Lsn) -> Result<Option<(Lsn, String)>, WalError> {
-        let mut after = segment;
-        while let Some((start, file)) = self.dir.find_after(after)? {
-            if self.probe(start)?.is_ok() {
-                return Ok(Some((start, file.name.to_string())));
-            }
-            after = start;
-        }
-        Ok(None)
-    }
-
-    /// Whether the page after the one at `page` is an old one too; a single one would rather be damaged.
-    fn second_page_is_recycled(&mut self, page: Lsn) -> Result<bool, WalError> {
-        let second = Lsn(page.0.saturating_add(u64::from(PAGE_SIZE)));
-        Ok(matches!(self.probe(second)?, Err(PageFault::Recycled(_))))
-    }
-
-    /// Words for a page that cannot be read where a record should go on.
-    fn describe_fault(&self, at: Lsn, fault: &PageFault) -> Result<String, WalError> {
-        Ok(match fault {
-            PageFault::Missing => {
-                let missing = self.dir.expected_name(self.segment_of(at));
-                match self.dir.find_after(at)? {
-                    Some((_, next)) => format!("segment {missing} is missing; the next one there is {}", next.name),
-                    None => format!("segment {missing} is missing"),
-                }
-            }
-            PageFault::Truncated(len) => {
-                let file = self.window.path().map(|p| p.display().to_string()).unwrap_or_default();
-                format!("{file} is truncated: it has {len} bytes of {}", self.identity().segment_size)
-            }
-            PageFault::Zero => "a page of zeroes follows".to_owned(),
-            PageFault::Recycled(address) => format!("an old page of {address} follows"),
-            PageFault::Invalid(why) => format!("an invalid page follows: {why}"),
-        })
     }
 }
