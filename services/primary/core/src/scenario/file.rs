@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use super::amount::{Amount, PauseFile};
+use super::step::StepFile;
 
 /// A parameter's value.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -143,110 +144,4 @@ pub(super) struct ActorFile {
     pub(super) rollback_percent: Option<Spanned<Amount>>,
     /// What one transaction does.
     pub(super) steps: Vec<Spanned<StepFile>>,
-}
-
-/// One step of a transaction.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub(super) enum StepFile {
-    /// Rows, a record each.
-    Insert(RowsFile),
-    /// Rows, a record a page.
-    Copy(RowsFile),
-    /// Rows changed.
-    Update(RowsFile),
-    /// Rows deleted.
-    Delete(RowsFile),
-    /// TRUNCATE of a table with its partitions.
-    Truncate(OnFile),
-    /// CREATE TABLE.
-    CreateTable(CreateTableFile),
-    /// CREATE INDEX.
-    CreateIndex(CreateIndexFile),
-    /// ALTER TABLE ADD COLUMN.
-    AddColumn(AddColumnFile),
-    /// GRANT.
-    Grant(GrantFile),
-    /// SAVEPOINT.
-    Savepoint(String),
-    /// RELEASE SAVEPOINT.
-    Release(String),
-    /// ROLLBACK TO SAVEPOINT.
-    RollbackTo(String),
-    /// A transactional logical message.
-    Message(MessageFile),
-    /// The transaction stays open.
-    Wait(PauseFile),
-}
-
-/// Where rows go and how many.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RowsFile {
-    /// The table.
-    pub(super) table: Option<String>,
-    /// Or all partitions of this table, one after the other.
-    pub(super) partitions_of: Option<String>,
-    /// How many, in each. 1 if not said.
-    pub(super) rows: Option<Amount>,
-}
-
-/// A table.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct OnFile {
-    /// The table.
-    pub(super) table: String,
-}
-
-/// CREATE TABLE.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct CreateTableFile {
-    /// Its name.
-    pub(super) table: String,
-    /// Column definitions.
-    pub(super) columns: Vec<String>,
-    /// It is a partition of this table, whose columns it repeats.
-    pub(super) partition_of: Option<String>,
-}
-
-/// CREATE INDEX.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct CreateIndexFile {
-    /// The table.
-    pub(super) table: String,
-    /// The column.
-    pub(super) column: String,
-}
-
-/// ALTER TABLE ADD COLUMN.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct AddColumnFile {
-    /// The table.
-    pub(super) table: String,
-    /// The column's definition.
-    pub(super) column: String,
-}
-
-/// GRANT.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct GrantFile {
-    /// The table.
-    pub(super) table: String,
-    /// The role.
-    pub(super) role: String,
-}
-
-/// A logical message.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct MessageFile {
-    /// Its prefix.
-    pub(super) prefix: String,
-    /// Bytes of its content.
-    pub(super) bytes: Option<Amount>,
 }

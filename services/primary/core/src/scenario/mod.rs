@@ -12,6 +12,9 @@ mod amount;
 mod file;
 mod plan;
 mod resolve;
+mod resolve_step;
+mod statement;
+mod step;
 mod template;
 
 use std::collections::BTreeMap;
@@ -19,7 +22,8 @@ use std::collections::BTreeMap;
 use rand::Rng;
 
 pub use file::ParameterValue;
-pub use plan::{ActorPlan, DecoderHints, Pause, Plan, ServerPlan, StatementPlan, TablePlan, Target};
+pub use plan::{ActorPlan, DecoderHints, Pause, Plan, ServerPlan, TablePlan};
+pub use statement::{StatementPlan, Target};
 pub use template::{Blanks, Template};
 
 use crate::clock::Clock;

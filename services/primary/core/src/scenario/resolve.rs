@@ -8,15 +8,15 @@ use std::ops::Range;
 use toml::Spanned;
 
 use super::amount::{Amount, PauseFile, parse_duration};
-use super::file::{ActorFile, RowsFile, ScenarioFile, StepFile, TableFile};
-use super::plan::{ActorPlan, DecoderHints, Pause, Plan, ServerPlan, StatementPlan, TablePlan, Target};
+use super::file::{ActorFile, ScenarioFile, TableFile};
+use super::plan::{ActorPlan, DecoderHints, Pause, Plan, ServerPlan, TablePlan};
 use super::{Overrides, ParameterValue, ScenarioError, Template, position};
 use crate::ddl::column::Column;
 
 /// Most tables (with partitions) before the log begins.
 const TABLES_MAX: u64 = 200_000;
 /// Most rows of one statement or table.
-const ROWS_MAX: u64 = 10_000_000;
+pub(super) const ROWS_MAX: u64 = 10_000_000;
 /// Most sessions in all: MaxBackends of the server.
 const SESSIONS_MAX: u64 = 262_143;
 /// Most transactions of a session.
@@ -25,11 +25,9 @@ const TRANSACTIONS_MAX: u64 = 100_000_000;
 const TIME_MAX_US: u64 = 366 * 86_400 * 1_000_000;
 /// Longest row in a record: a page holds it.
 const ROW_LEN_MAX: u64 = 8_000;
-/// Longest content of a logical message.
-const MESSAGE_MAX: u64 = 64 << 20;
 
 /// Reads with the file's text and the overridden parameters at hand.
-struct Resolver<'a> {
+pub(super) struct Resolver<'a> {
     /// The file.
     file: &'a ScenarioFile,
     /// Its text, for places.
@@ -39,7 +37,7 @@ struct Resolver<'a> {
 }
 
 /// Result with the sentence that an error will say; the place is added where it is known.
-type Said<T> = Result<T, String>;
+pub(super) type Said<T> = Result<T, String>;
 
 /// Everything with its numbers.
 pub(super) fn plan(file: &ScenarioFile, text: &str, overrides: &Overrides) -> Result<Plan, ScenarioError> {
@@ -168,49 +166,8 @@ impl Resolver<'_> {
         })
     }
 
-    /// One step.
-    fn statement(&self, step: &StepFile) -> Said<StatementPlan> {
-        Ok(match step {
-            StepFile::Insert(rows) => StatementPlan::Insert(self.target(rows)?, self.rows(rows)?),
-            StepFile::Copy(rows) => StatementPlan::Copy(self.target(rows)?, self.rows(rows)?),
-            StepFile::Update(rows) => StatementPlan::Update(self.target(rows)?, self.rows(rows)?),
-            StepFile::Delete(rows) => StatementPlan::Delete(self.target(rows)?, self.rows(rows)?),
-            StepFile::Truncate(on) => StatementPlan::Truncate(self.template(&on.table)?),
-            StepFile::CreateTable(create) => {
-                let columns = create.columns.iter().map(|text| Column::parse(text)).collect::<Said<_>>()?;
-                let parent = create.partition_of.as_ref().map(|parent| self.template(parent)).transpose()?;
-                StatementPlan::CreateTable(self.template(&create.table)?, columns, parent)
-            }
-            StepFile::CreateIndex(create) => StatementPlan::CreateIndex(self.template(&create.table)?, name(&create.column)?),
-            StepFile::AddColumn(add) => StatementPlan::AddColumn(self.template(&add.table)?, Column::parse(&add.column)?),
-            StepFile::Grant(grant) => StatementPlan::Grant(self.template(&grant.table)?, name(&grant.role)?),
-            StepFile::Savepoint(savepoint) => StatementPlan::Savepoint(name(savepoint)?),
-            StepFile::Release(savepoint) => StatementPlan::Release(name(savepoint)?),
-            StepFile::RollbackTo(savepoint) => StatementPlan::RollbackTo(name(savepoint)?),
-            StepFile::Message(message) => {
-                let bytes = message.bytes.as_ref().map_or(Ok(0), |bytes| self.number(bytes, 0, MESSAGE_MAX))?;
-                StatementPlan::Message(name(&message.prefix)?, bytes)
-            }
-            StepFile::Wait(pause) => StatementPlan::Wait(self.pause(pause)?),
-        })
-    }
-
-    /// Which tables rows are in.
-    fn target(&self, rows: &RowsFile) -> Said<Target> {
-        match (&rows.table, &rows.partitions_of) {
-            (Some(table), None) => self.template(table).map(Target::Table),
-            (None, Some(parent)) => self.template(parent).map(Target::PartitionsOf),
-            _ => Err("say either 'table' or 'partitions_of'".to_owned()),
-        }
-    }
-
-    /// How many rows.
-    fn rows(&self, rows: &RowsFile) -> Said<u64> {
-        rows.rows.as_ref().map_or(Ok(1), |amount| self.number(amount, 0, ROWS_MAX))
-    }
-
     /// A name with blanks.
-    fn template(&self, text: &str) -> Said<Template> {
+    pub(super) fn template(&self, text: &str) -> Said<Template> {
         Template::parse(text, |name| self.parameter(name))
     }
 
@@ -231,7 +188,7 @@ impl Resolver<'_> {
     }
 
     /// A number within limits.
-    fn number(&self, amount: &Amount, min: u64, max: u64) -> Said<u64> {
+    pub(super) fn number(&self, amount: &Amount, min: u64, max: u64) -> Said<u64> {
         match self.value(amount)? {
             Amount::Number(number) if (min..=max).contains(&number) => Ok(number),
             Amount::Number(number) => Err(format!("{number} is out of range: it must be {min} to {max}")),
@@ -240,7 +197,7 @@ impl Resolver<'_> {
     }
 
     /// A length of time in microseconds.
-    fn duration(&self, amount: &Amount) -> Said<u64> {
+    pub(super) fn duration(&self, amount: &Amount) -> Said<u64> {
         let refused =
             |what: String| format!("{what} is no length of time: write a number and a unit, as \"5ms\" (us, ms, s, min, h)");
         match self.value(amount)? {
@@ -259,7 +216,7 @@ impl Resolver<'_> {
     }
 
     /// A fixed or drawn length of time.
-    fn pause(&self, pause: &PauseFile) -> Said<Pause> {
+    pub(super) fn pause(&self, pause: &PauseFile) -> Said<Pause> {
         let (from_us, to_us) = (self.duration(&pause.from)?, self.duration(&pause.to)?);
         if from_us > to_us { Err("'from' is longer than 'to'".to_owned()) } else { Ok(Pause { from_us, to_us }) }
     }
@@ -278,12 +235,4 @@ impl Resolver<'_> {
     fn or<T, U>(&self, field: &Option<Spanned<T>>, missing: U, read: impl FnOnce(&T) -> Said<U>) -> Result<U, ScenarioError> {
         Ok(self.optional(field, read)?.unwrap_or(missing))
     }
-}
-
-/// A name without blanks.
-fn name(text: &str) -> Said<String> {
-    if text.is_empty() || text.len() > 63 || text.chars().any(char::is_control) {
-        return Err(format!("'{}' is no name: use 1 to 63 bytes without control characters", text.escape_debug()));
-    }
-    Ok(text.to_owned())
 }
