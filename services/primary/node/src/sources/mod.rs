@@ -1,5 +1,7 @@
 //! Where the log's WAL comes from.
 
+mod log_sink;
+mod player;
 mod segments;
 mod simulated;
 
@@ -21,7 +23,7 @@ pub(crate) enum Source {
     /// The directory is followed.
     Followed(Duration),
     /// A scenario is played.
-    Simulated(Box<simulated::Player>),
+    Simulated(Box<player::Player>),
 }
 
 impl Source {

@@ -1,0 +1,195 @@
+//! Plays a scenario: step after step into the log, on one of three clocks, published in groups once flushed.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use pg_types::Timestamp;
+use primary_core::{Clock, Engine, RunSummary, Step, VirtualClock, rng};
+use service_kit::Drain;
+use tokio::sync::watch;
+
+use super::log_sink::LogSink;
+use super::simulated::scenario_error;
+use crate::config::{ClockMode, SourceConfig};
+use crate::error::Result;
+use crate::slots::Slots;
+use crate::wal_log::WalLog;
+
+/// Longest sleep between two looks at whether the node stops.
+const NAP: Duration = Duration::from_millis(50);
+/// Steps between two looks at the clock and at whether the node stops.
+const STEPS_PER_LOOK: u32 = 64;
+/// Seconds from 1970 to 2000.
+const POSTGRES_EPOCH_S: u64 = 946_684_800;
+
+/// A scenario that is being played.
+pub(crate) struct Player {
+    /// The simulated server.
+    engine: Engine,
+    /// All draws.
+    rng: Box<dyn rng::Rng + Send>,
+    /// What time it is for the scenario.
+    clock: PlayerClock,
+    /// The log.
+    sink: LogSink,
+    /// Settings.
+    config: SourceConfig,
+    /// Tells how far the run is.
+    summary: watch::Sender<RunSummary>,
+}
+
+impl Player {
+    /// Plays the first step, so that there is WAL to serve.
+    ///
+    /// # Errors
+    /// As [`Player::play`].
+    pub(super) fn begin(engine: Engine, seed: u64, sink: LogSink, config: &SourceConfig) -> Result<Self> {
+        let (summary, _) = watch::channel(RunSummary::default());
+        let clock = PlayerClock::new(config.clock);
+        let rng = Box::new(rng::seeded(seed));
+        let mut player = Self { engine, rng, clock, sink, config: config.clone(), summary };
+        player.step()?;
+        player.sink.flush()?;
+        Ok(player)
+    }
+
+    /// Tells how far the run is.
+    pub(crate) fn summary(&self) -> watch::Receiver<RunSummary> {
+        self.summary.subscribe()
+    }
+
+    /// Plays to the end, or until the node stops. Blocks.
+    ///
+    /// # Errors
+    /// The log cannot be written, or the scenario cannot go on.
+    pub(crate) fn play(mut self, log: &WalLog, slots: &Slots, drain: &Drain) -> Result<()> {
+        let mut flushed_at = Instant::now();
+        let mut done = false;
+        while !done && !drain.is_draining() {
+            let waited = self.wait_until_due(log, drain)?;
+            for _ in 0..STEPS_PER_LOOK {
+                done = self.step()?;
+                let due = self.engine.next_due().is_some_and(|due| self.clock.is_due(due));
+                if done || !due || self.sink.unflushed() >= self.config.flush_bytes {
+                    break;
+                }
+            }
+            let timely = self.config.clock != ClockMode::Virtual && flushed_at.elapsed() >= self.config.flush_interval;
+            if waited || timely || self.sink.unflushed() >= self.config.flush_bytes {
+                self.publish(log)?;
+                flushed_at = Instant::now();
+                self.wait_for_consumers(log, slots, drain);
+            }
+        }
+        self.publish(log)?;
+        if done {
+            log.close();
+            tracing::info!(end = %log.end().lsn, "the scenario is over");
+        }
+        Ok(())
+    }
+
+    /// One step; true if it was the last.
+    fn step(&mut self) -> Result<bool> {
+        let step = self.engine.step(&mut self.clock, self.rng.as_mut(), &mut self.sink).map_err(scenario_error)?;
+        Ok(step == Step::Done)
+    }
+
+    /// Flushes what was written, and tells everybody.
+    fn publish(&mut self, log: &WalLog) -> Result<()> {
+        if let Some(end) = self.sink.flush()? {
+            log.publish(end);
+        }
+        self.summary.send_replace(self.engine.summary().clone());
+        Ok(())
+    }
+
+    /// On a real clock, waits for the next step; publishes first, so that nobody waits with us. True if it waited.
+    fn wait_until_due(&mut self, log: &WalLog, drain: &Drain) -> Result<bool> {
+        let Some(due) = self.engine.next_due() else { return Ok(false) };
+        if self.sink.is_replaying() {
+            self.clock.skip_to(due);
+        }
+        if self.clock.is_due(due) {
+            return Ok(false);
+        }
+        self.publish(log)?;
+        while !self.clock.is_due(due) && !drain.is_draining() {
+            std::thread::sleep(self.clock.until(due).min(NAP));
+        }
+        Ok(true)
+    }
+
+    /// Does not run ahead of the slots by more than is configured.
+    fn wait_for_consumers(&self, log: &WalLog, slots: &Slots, drain: &Drain) {
+        let Some(ahead_max) = self.config.ahead_bytes_max else { return };
+        let behind = || slots.table().oldest_saved().map_or(0, |slot| log.end().lsn.0.saturating_sub(slot.0));
+        while behind() > ahead_max && !drain.is_draining() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// What time it is for a scenario.
+enum PlayerClock {
+    /// Simulated.
+    Virtual(VirtualClock),
+    /// The wall clock; steps wait for it.
+    Real {
+        /// How far a run that was cut off and goes on is ahead of the wall clock, in microseconds.
+        ahead_us: i64,
+    },
+    /// The wall clock; steps do not wait.
+    Max,
+}
+
+impl PlayerClock {
+    /// For a mode.
+    fn new(mode: ClockMode) -> Self {
+        match mode {
+            ClockMode::Virtual => Self::Virtual(VirtualClock::default()),
+            ClockMode::Real => Self::Real { ahead_us: 0 },
+            ClockMode::Max => Self::Max,
+        }
+    }
+
+    /// Whether what is due then may run.
+    fn is_due(&self, due: Timestamp) -> bool {
+        !matches!(self, Self::Real { .. }) || due <= self.now()
+    }
+
+    /// Makes `due` due, without waiting.
+    fn skip_to(&mut self, due: Timestamp) {
+        let missing = due.0.saturating_sub(self.now().0);
+        if let Self::Real { ahead_us } = self {
+            *ahead_us = ahead_us.saturating_add(missing.max(0));
+        }
+    }
+
+    /// How long to wait for it.
+    fn until(&self, due: Timestamp) -> Duration {
+        Duration::from_micros(u64::try_from(due.0.saturating_sub(self.now().0)).unwrap_or(0))
+    }
+}
+
+/// The time of the system.
+fn wall_clock() -> Timestamp {
+    let epoch = UNIX_EPOCH + Duration::from_secs(POSTGRES_EPOCH_S);
+    let since = SystemTime::now().duration_since(epoch).unwrap_or_default();
+    Timestamp(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+}
+
+impl Clock for PlayerClock {
+    fn now(&self) -> Timestamp {
+        match self {
+            Self::Virtual(clock) => clock.now(),
+            Self::Real { ahead_us } => Timestamp(wall_clock().0.saturating_add(*ahead_us)),
+            Self::Max => wall_clock(),
+        }
+    }
+
+    fn advance_to(&mut self, due: Timestamp) {
+        if let Self::Virtual(clock) = self {
+            clock.advance_to(due);
+        }
+    }
+}
