@@ -58,7 +58,8 @@ impl PrimaryNode {
         let bound = bind(&config.server).await?;
         let addr = bound.addr();
         let sampler = Sampler::new(&config.telemetry.sampling).map_err(|e| Error::Config(e.to_string()))?;
-        let (opened, config) = blocking(move || Opened::open(&config).map(|opened| (opened, config))).await?;
+        let times = Arc::clone(&clock);
+        let (opened, config) = blocking(move || Opened::open(&config, times).map(|opened| (opened, config))).await?;
         let Opened { lock, log, slots, source } = opened;
         let identity = log.identity();
 
@@ -159,10 +160,10 @@ struct Opened {
 
 impl Opened {
     /// Opens everything. Blocks on the disk.
-    fn open(config: &PrimaryConfig) -> Result<Self> {
+    fn open(config: &PrimaryConfig, clock: Arc<dyn Clock>) -> Result<Self> {
         crate::slots::create_private_dir(&config.data_dir)?;
         let lock = lock_data_dir(&config.data_dir)?;
-        let (log, source) = sources::open(config)?;
+        let (log, source) = sources::open(config, clock)?;
         let slots = Slots::open(&config.data_dir, &log.identity(), config.max_slots)?;
         Ok(Self { lock, log, slots, source })
     }

@@ -2,13 +2,15 @@
 
 mod log_sink;
 mod player;
+mod player_clock;
 mod segments;
 mod simulated;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use primary_core::RunSummary;
-use service_kit::Drain;
+use service_kit::{Clock, Drain};
 use tokio::sync::watch;
 
 use crate::config::PrimaryConfig;
@@ -54,11 +56,11 @@ impl Source {
     }
 }
 
-/// Opens the log that `config` names. Blocks on the disk.
+/// Opens the log that `config` names; `clock` is what a scenario's time follows. Blocks on the disk.
 ///
 /// # Errors
 /// No WAL, or a scenario that cannot be played.
-pub(crate) fn open(config: &PrimaryConfig) -> Result<(WalLog, Source)> {
+pub(crate) fn open(config: &PrimaryConfig, clock: Arc<dyn Clock>) -> Result<(WalLog, Source)> {
     let source = &config.source;
     match (&source.wal_dir, &source.scenario) {
         (Some(dir), _) => {
@@ -66,7 +68,7 @@ pub(crate) fn open(config: &PrimaryConfig) -> Result<(WalLog, Source)> {
             Ok((segments::open(dir, source)?, still))
         }
         (None, Some(scenario)) => {
-            let (log, player) = simulated::open(&config.data_dir, scenario, source)?;
+            let (log, player) = simulated::open(&config.data_dir, scenario, source, clock)?;
             Ok((log, player.map_or(Source::Still, |player| Source::Simulated(Box::new(player)))))
         }
         (None, None) => Err(Error::Config("nothing to serve".to_owned())),

@@ -1,13 +1,14 @@
 //! Plays a scenario: step after step into the log, on one of three clocks, published in groups once flushed.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::Duration;
 
-use pg_types::Timestamp;
-use primary_core::{Clock, Engine, RunSummary, Step, VirtualClock, rng};
+use primary_core::{Engine, RunSummary, Step, rng};
 use service_kit::Drain;
 use tokio::sync::watch;
 
 use super::log_sink::LogSink;
+use super::player_clock::PlayerClock;
 use super::simulated::scenario_error;
 use crate::config::{ClockMode, SourceConfig};
 use crate::error::Result;
@@ -18,8 +19,6 @@ use crate::wal_log::WalLog;
 const NAP: Duration = Duration::from_millis(50);
 /// Steps between two looks at the clock and at whether the node stops.
 const STEPS_PER_LOOK: u32 = 64;
-/// Seconds from 1970 to 2000.
-const POSTGRES_EPOCH_S: u64 = 946_684_800;
 
 /// A scenario that is being played.
 pub(crate) struct Player {
@@ -42,9 +41,15 @@ impl Player {
     ///
     /// # Errors
     /// As [`Player::play`].
-    pub(super) fn begin(engine: Engine, seed: u64, sink: LogSink, config: &SourceConfig) -> Result<Self> {
+    pub(super) fn begin(
+        engine: Engine,
+        seed: u64,
+        sink: LogSink,
+        config: &SourceConfig,
+        clock: Arc<dyn service_kit::Clock>,
+    ) -> Result<Self> {
         let (summary, _) = watch::channel(RunSummary::default());
-        let clock = PlayerClock::new(config.clock);
+        let clock = PlayerClock::new(config.clock, clock);
         let rng = Box::new(rng::seeded(seed));
         let mut player = Self { engine, rng, clock, sink, config: config.clone(), summary };
         player.step()?;
@@ -62,10 +67,13 @@ impl Player {
     /// # Errors
     /// The log cannot be written, or the scenario cannot go on.
     pub(crate) fn play(mut self, log: &WalLog, slots: &Slots, drain: &Drain) -> Result<()> {
-        let mut flushed_at = Instant::now();
+        let mut flushed_at = self.clock.monotonic();
         let mut done = false;
         while !done && !drain.is_draining() {
             let waited = self.wait_until_due(log, drain)?;
+            if drain.is_draining() {
+                break;
+            }
             for _ in 0..STEPS_PER_LOOK {
                 done = self.step()?;
                 let due = self.engine.next_due().is_some_and(|due| self.clock.is_due(due));
@@ -73,10 +81,11 @@ impl Player {
                     break;
                 }
             }
-            let timely = self.config.clock != ClockMode::Virtual && flushed_at.elapsed() >= self.config.flush_interval;
+            let timely = self.config.clock != ClockMode::Virtual
+                && self.clock.monotonic().saturating_sub(flushed_at) >= self.config.flush_interval;
             if waited || timely || self.sink.unflushed() >= self.config.flush_bytes {
                 self.publish(log)?;
-                flushed_at = Instant::now();
+                flushed_at = self.clock.monotonic();
                 self.wait_for_consumers(log, slots, drain);
             }
         }
@@ -125,71 +134,6 @@ impl Player {
         let behind = || slots.table().oldest_saved().map_or(0, |slot| log.end().lsn.0.saturating_sub(slot.0));
         while behind() > ahead_max && !drain.is_draining() {
             std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-}
-
-/// What time it is for a scenario.
-enum PlayerClock {
-    /// Simulated.
-    Virtual(VirtualClock),
-    /// The wall clock; steps wait for it.
-    Real {
-        /// How far a run that was cut off and goes on is ahead of the wall clock, in microseconds.
-        ahead_us: i64,
-    },
-    /// The wall clock; steps do not wait.
-    Max,
-}
-
-impl PlayerClock {
-    /// For a mode.
-    fn new(mode: ClockMode) -> Self {
-        match mode {
-            ClockMode::Virtual => Self::Virtual(VirtualClock::default()),
-            ClockMode::Real => Self::Real { ahead_us: 0 },
-            ClockMode::Max => Self::Max,
-        }
-    }
-
-    /// Whether what is due then may run.
-    fn is_due(&self, due: Timestamp) -> bool {
-        !matches!(self, Self::Real { .. }) || due <= self.now()
-    }
-
-    /// Makes `due` due, without waiting.
-    fn skip_to(&mut self, due: Timestamp) {
-        let missing = due.0.saturating_sub(self.now().0);
-        if let Self::Real { ahead_us } = self {
-            *ahead_us = ahead_us.saturating_add(missing.max(0));
-        }
-    }
-
-    /// How long to wait for it.
-    fn until(&self, due: Timestamp) -> Duration {
-        Duration::from_micros(u64::try_from(due.0.saturating_sub(self.now().0)).unwrap_or(0))
-    }
-}
-
-/// The time of the system.
-fn wall_clock() -> Timestamp {
-    let epoch = UNIX_EPOCH + Duration::from_secs(POSTGRES_EPOCH_S);
-    let since = SystemTime::now().duration_since(epoch).unwrap_or_default();
-    Timestamp(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
-}
-
-impl Clock for PlayerClock {
-    fn now(&self) -> Timestamp {
-        match self {
-            Self::Virtual(clock) => clock.now(),
-            Self::Real { ahead_us } => Timestamp(wall_clock().0.saturating_add(*ahead_us)),
-            Self::Max => wall_clock(),
-        }
-    }
-
-    fn advance_to(&mut self, due: Timestamp) {
-        if let Self::Virtual(clock) = self {
-            clock.advance_to(due);
         }
     }
 }

@@ -5,10 +5,12 @@
 //! they are only compared, and where it ends writing goes on. So the finished log is the same, byte for byte in virtual time.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use pg_types::PgVersion;
 use pg_wal::writer::WriterConfig;
 use primary_core::{Engine, Scenario};
+use service_kit::Clock;
 
 use super::log_sink::LogSink;
 use super::player::Player;
@@ -22,7 +24,12 @@ use crate::wal_log::{LogSource, WalLog};
 ///
 /// # Errors
 /// The scenario is wrong, or the log is of another run.
-pub(super) fn open(data_dir: &Path, name: &str, config: &SourceConfig) -> Result<(WalLog, Option<Player>)> {
+pub(super) fn open(
+    data_dir: &Path,
+    name: &str,
+    config: &SourceConfig,
+    clock: Arc<dyn Clock>,
+) -> Result<(WalLog, Option<Player>)> {
     let scenario = load(name)?;
     let seed = config.seed.unwrap_or_else(|| scenario.seed());
     let plan = scenario.plan(&config.parameters).map_err(scenario_error)?;
@@ -39,7 +46,7 @@ pub(super) fn open(data_dir: &Path, name: &str, config: &SourceConfig) -> Result
         }
     };
     let engine = Engine::new(plan, version).map_err(scenario_error)?;
-    let player = Player::begin(engine, seed, sink, config)?;
+    let player = Player::begin(engine, seed, sink, config, clock)?;
     let log = WalLog::open(&dir, None, LogSource::Simulated, false)?;
     Ok((log, Some(player)))
 }
