@@ -45,7 +45,19 @@ fn errors_say_where_and_what_would_be_right() {
         ("id int", "id money", 10, 12, "use one of smallint"),
         ("\"10ms\"", "\"10\"", 14, 9, "no length of time"),
         ("\"10ms\"", "{ from = \"2s\", to = \"1s\" }", 14, 9, "longer than"),
-        ("\"10ms\"", "{ from = \"2s\", up = \"1s\" }", 14, 9, "up"),
+        ("\"10ms\"", "{ from = \"2s\", up = \"1s\" }", 14, 24, "up"),
+        ("\"10ms\"", "{ exponential = \"2s\", shape = 2.0 }", 14, 9, "a distribution is"),
+        ("\"10ms\"", "{ pareto = \"2s\", shape = 0.0 }", 14, 9, "0.01 to 100"),
+        ("every =", "rate = \"0/s\"\nthink =", 14, 8, "no rate"),
+        ("every =", "rate = \"2/s\"\nevery =", 12, 8, "use one of them"),
+        ("steps = [{", "steps = [{ repeat = { times = 0, steps = [] } }, {", 15, 10, "nothing to repeat"),
+        ("steps = [{", "steps = [{ repeat = { times = 99999999, steps = [{ wait = \"1s\" }] } }, {", 15, 10, "0 to 10000000"),
+        ("\"t_1\"", "\"t_{1..9999999}\"", 15, 10, "more than 1000000 objects"),
+        ("\"t_1\"", "\"u_1\"", 15, 10, "there are: t_{i}"),
+        ("\"$rows\"", "\"$row\"", 15, 10, "did you mean 'rows'?"),
+        ("name = \"a\"", "name = \"a\"\nmix = [{ weight = 0, steps = [] }]", 12, 8, "use one of them"),
+        ("[[actors]]", "[[consumers]]\nslot = \"A\"\n[[actors]]", 12, 8, "no slot name"),
+        ("[[actors]]", "[[faults]]\nkind = \"restart\"\nlasts = \"1s\"\n[[actors]]", 12, 8, "disk_full needs"),
         ("transactions = 2\nevery = \"10ms\"", "", 12, 8, "needs 'every'"),
         ("\"$rows\"", "\"$row\"", 15, 10, "no parameter 'row'"),
         ("\"$rows\"", "\"many\"", 15, 10, "no number"),
@@ -67,6 +79,15 @@ fn errors_say_where_and_what_would_be_right() {
 }
 
 #[test]
+fn all_errors_of_a_file_are_found() {
+    let text = GOOD.replace("count = 2", "count = 0").replace("\"10ms\"", "\"10\"").replace("t_1", "u_1");
+    let errors = Scenario::check("mine.toml", &text).unwrap_err();
+    let places: Vec<usize> = errors.iter().map(|error| error.line).collect();
+    assert_eq!(places, [9, 14, 15], "{errors:?}");
+    assert!(errors.iter().all(|error| error.scenario == "mine.toml"), "{errors:?}");
+}
+
+#[test]
 fn more_sessions_than_connections_are_refused() {
     let error = error("transactions = 2", "sessions = 101\ntransactions = 2");
     assert!(error.message.contains("max_connections = 100"), "{error}");
@@ -76,9 +97,12 @@ fn more_sessions_than_connections_are_refused() {
 fn unknown_names_list_the_known_ones() {
     let error = Scenario::load("no-such").unwrap_err();
     assert!(error.message.contains("truncate-partitions"), "{error}");
+    assert!(error.to_string().starts_with("scenario 'no-such': "), "there is no place to name: {error}");
+    let error = Scenario::load("truncate-partition").unwrap_err();
+    assert!(error.message.ends_with("did you mean 'truncate-partitions'?"), "{error}");
     let overrides = Overrides::from([("row".to_owned(), ParameterValue::Number(1))]);
     let error = Scenario::load(GOOD).unwrap().plan(&overrides).unwrap_err();
-    assert!(error.message.contains("there are: rows"), "{error}");
+    assert!(error.message.contains("did you mean 'rows'?"), "{error}");
 }
 
 #[test]
@@ -109,8 +133,8 @@ fn run(text: &str) -> Result<(MemorySink, Engine), PrimaryError> {
 
 #[test]
 fn a_statement_on_nothing_says_who_and_what() {
-    let error = run(&GOOD.replace("\"t_1\"", "\"gone\"")).unwrap_err().to_string();
-    assert_eq!(error, "actor 'a' cannot run INSERT: there is no relation named 'gone'");
+    let error = run(&GOOD.replace("\"t_1\"", "\"t_3\"")).unwrap_err().to_string();
+    assert_eq!(error, "actor 'a' cannot run INSERT: there is no relation named 't_3'");
 }
 
 #[test]

@@ -29,7 +29,7 @@ pub(super) fn bootstrap(
     }
     let mut cluster = Cluster::new(catalog, ProcArray::new(FROZEN));
     for table in &plan.tables {
-        for index in 1..=table.count {
+        for index in (0..table.count).map(|n| table.first.saturating_add(n)) {
             make(&mut cluster, table, index).map_err(|error| named("bootstrap", "CREATE TABLE", error))?;
         }
     }

@@ -346,7 +346,9 @@ impl Engine {
 
     /// Schedules a session's first transaction.
     fn schedule_first(&mut self, session: usize, rng: &mut dyn Rng) {
-        let delay = self.plan.actors[self.sessions[session].actor].start.draw(rng);
+        let actor = &self.plan.actors[self.sessions[session].actor];
+        let stagger = actor.stagger_us.saturating_mul(self.sessions[session].number - 1);
+        let delay = actor.start.draw(rng).saturating_add(stagger);
         self.schedule(self.elapsed_us.saturating_add(delay), Event::Session(session));
     }
 

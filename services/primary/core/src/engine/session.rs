@@ -9,7 +9,7 @@ use super::{CountingSink, named};
 use crate::backend::{Backend, Cluster, Ended};
 use crate::error::PrimaryError;
 use crate::rng::{Rng, uniform};
-use crate::scenario::{ActorPlan, Blanks, Plan, StatementPlan};
+use crate::scenario::{ActorPlan, Blanks, Plan, StatementPlan, TransactionPlan};
 use crate::xact::Transaction;
 
 /// A session.
@@ -18,7 +18,7 @@ pub(super) struct Session {
     /// Whose it is.
     pub(super) actor: usize,
     /// Its number among the actor's, from 1.
-    number: u64,
+    pub(super) number: u64,
     /// Transactions that it began.
     begun: u64,
     /// The running one.
@@ -36,10 +36,27 @@ struct Running {
     number: u64,
     /// It will roll back.
     rolls_back: bool,
+    /// Which of the actor's kinds of transactions it is.
+    kind: usize,
     /// The next statement.
     next: usize,
+    /// The loops that it is in, innermost last.
+    loops: Vec<Turns>,
     /// The next statement with its names drawn, if it waits for locks.
     resolved: Option<Resolved>,
+}
+
+/// A loop that a transaction is in.
+#[derive(Clone, Copy, Debug)]
+struct Turns {
+    /// Its first statement.
+    begin: usize,
+    /// The statement after its last.
+    end: usize,
+    /// Number of this turn.
+    turn: u64,
+    /// Number of the last turn.
+    last: u64,
 }
 
 /// What a session works with during a step.
@@ -97,7 +114,9 @@ impl Session {
             Some(running) => running,
             None => self.begin(&mut context, rng),
         };
-        let Some(statement) = context.plan.statements.get(running.next) else {
+        let statements = context.plan.mix.get(running.kind).map_or(&[][..], |kind| kind.statements.as_slice());
+        running.turn(statements);
+        let Some(statement) = statements.get(running.next) else {
             return end(running, &mut context, rng, sink);
         };
         if let StatementPlan::Wait(pause) = statement {
@@ -106,7 +125,8 @@ impl Session {
             return Ok(Progress::At(context.elapsed_us.saturating_add(pause.draw(rng))));
         }
         let fail = |error| named(&context.plan.name, statement.name(), error);
-        let blanks = Blanks { transaction: running.number, session: number, index: 0 };
+        let turn = |nth: usize| running.loops.iter().rev().nth(nth).map_or(0, |turns| turns.turn);
+        let blanks = Blanks { transaction: running.number, session: number, index: turn(0), outer: turn(1) };
         let resolved = match running.resolved.take() {
             Some(resolved) => resolved,
             None => resolve(statement, context.cluster, blanks, rng).map_err(fail)?,
@@ -136,10 +156,53 @@ impl Session {
             begun_us: context.elapsed_us,
             number: *context.begun,
             rolls_back: percent > 0 && uniform(rng, 1, 100) <= percent,
+            kind: choose(&context.plan.mix, rng),
             next: 0,
+            loops: Vec::new(),
             resolved: None,
         }
     }
+}
+
+impl Running {
+    /// Goes from the end of a loop to its next turn or beyond it, and into loops that begin here.
+    fn turn(&mut self, statements: &[StatementPlan]) {
+        loop {
+            if let Some(turns) = self.loops.last_mut().filter(|turns| turns.end == self.next) {
+                if turns.turn < turns.last {
+                    turns.turn += 1;
+                    self.next = turns.begin;
+                } else {
+                    self.loops.pop();
+                }
+                continue;
+            }
+            let Some(StatementPlan::Repeat { first, last, statements }) = statements.get(self.next) else { return };
+            let (begin, end) = (self.next + 1, self.next + 1 + statements);
+            if first > last || begin == end {
+                self.next = end;
+            } else {
+                self.loops.push(Turns { begin, end, turn: *first, last: *last });
+                self.next = begin;
+            }
+        }
+    }
+}
+
+/// One of several kinds of transactions, by weight. Nothing is drawn if there is one.
+fn choose(mix: &[TransactionPlan], rng: &mut dyn Rng) -> usize {
+    let all: u64 = mix.iter().map(|kind| kind.weight).sum();
+    if mix.len() <= 1 || all == 0 {
+        return 0;
+    }
+    let mut drawn = uniform(rng, 1, all);
+    mix.iter()
+        .position(|kind| {
+            let chosen = drawn <= kind.weight;
+            drawn = drawn.saturating_sub(kind.weight);
+            chosen
+        })
+        .unwrap_or(0)
 }
 
 /// Ends a transaction and says when the session's next one begins.
@@ -153,7 +216,8 @@ fn end(
     let (what, ended) = if running.rolls_back { ("ROLLBACK", backend.abort()) } else { ("COMMIT", backend.commit()) };
     let ended: Ended = ended.map_err(|error| named(&context.plan.name, what, error))?;
     let every = context.plan.every.map_or(0, |every| every.draw(rng));
-    let next = running.begun_us.saturating_add(every).max(context.elapsed_us);
+    let think = context.plan.think.draw(rng);
+    let next = running.begun_us.saturating_add(every).max(context.elapsed_us.saturating_add(think));
     let truth = TransactionTruth {
         actor: context.plan.name.clone(),
         xid: ended.xid,

@@ -49,7 +49,9 @@ pub(super) fn resolve(plan: &StatementPlan, cluster: &Cluster, blanks: Blanks, r
         | StatementPlan::Release(name)
         | StatementPlan::RollbackTo(name)
         | StatementPlan::Message(name, _) => Ok(Resolved { tables: Vec::new(), name: name.clone(), locks: Vec::new() }),
-        StatementPlan::Wait(_) => Ok(Resolved { tables: Vec::new(), name: String::new(), locks: Vec::new() }),
+        StatementPlan::Wait(_) | StatementPlan::Repeat { .. } => {
+            Ok(Resolved { tables: Vec::new(), name: String::new(), locks: Vec::new() })
+        }
     }
 }
 
@@ -126,7 +128,7 @@ impl Backend<'_> {
                 self.emit_message(prefix, vec![b'm'; *bytes as usize])?;
                 format!("a message '{prefix}' of {}", counted(*bytes, "byte"))
             }
-            StatementPlan::Wait(_) => return Ok(None),
+            StatementPlan::Wait(_) | StatementPlan::Repeat { .. } => return Ok(None),
         };
         self.command_counter_increment()?;
         self.xact.did.push(did);

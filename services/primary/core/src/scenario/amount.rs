@@ -1,8 +1,12 @@
 //! Numbers, durations and pauses as a file writes them: a value, or `"$parameter"`.
 
+use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
 /// A number or a text; a text may name a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,13 +17,52 @@ pub(super) enum Amount {
     Text(String),
 }
 
-/// A length of time, or one drawn anew each time between two.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct PauseFile {
-    /// The least.
-    pub(super) from: Amount,
-    /// The greatest.
-    pub(super) to: Amount,
+/// A length of time, or how to draw one anew each time.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum PauseFile {
+    /// Always the same.
+    Fixed(Amount),
+    /// Drawn.
+    Drawn(DrawnFile),
+}
+
+/// How a length of time is drawn: `from` and `to`, `exponential`, `normal` with `deviation`, or `pareto` with `shape`.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DrawnFile {
+    /// Uniform: the least.
+    pub(super) from: Option<Amount>,
+    /// Uniform: the greatest.
+    pub(super) to: Option<Amount>,
+    /// Exponential, as between the arrivals of a Poisson process: the mean.
+    pub(super) exponential: Option<Amount>,
+    /// Normal: the mean.
+    pub(super) normal: Option<Amount>,
+    /// Normal: the standard deviation.
+    pub(super) deviation: Option<Amount>,
+    /// Pareto: the least.
+    pub(super) pareto: Option<Amount>,
+    /// Pareto: the exponent, above 0; the smaller, the longer the tail.
+    pub(super) shape: Option<f64>,
+    /// Longer draws are cut to this.
+    pub(super) at_most: Option<Amount>,
+}
+
+/// Transactions in a length of time: evenly spaced, or by chance.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum RateFile {
+    /// Evenly spaced.
+    Even(Amount),
+    /// Poisson: the same on average, with exponential gaps.
+    Poisson(Amount),
+}
+
+/// A rate by chance.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct PoissonFile {
+    /// The mean rate, as "200/s".
+    poisson: Amount,
 }
 
 /// Accepts numbers and strings.
@@ -51,42 +94,78 @@ impl<'de> Deserialize<'de> for Amount {
     }
 }
 
-/// Accepts a duration, or a table with `from` and `to`.
-struct PauseVisitor;
-
-impl<'de> Visitor<'de> for PauseVisitor {
-    type Value = PauseFile;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a duration as \"5ms\", a parameter as \"$name\", or { from = \"0s\", to = \"60s\" }")
+impl JsonSchema for Amount {
+    fn inline_schema() -> bool {
+        true
     }
 
-    fn visit_str<E: Error>(self, value: &str) -> Result<PauseFile, E> {
-        let fixed = Amount::Text(value.to_owned());
-        Ok(PauseFile { from: fixed.clone(), to: fixed })
+    fn schema_name() -> Cow<'static, str> {
+        "Amount".into()
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<PauseFile, A::Error> {
-        let (mut from, mut to) = (None, None);
-        while let Some(key) = map.next_key::<String>()? {
-            match key.as_str() {
-                "from" => from = Some(map.next_value()?),
-                "to" => to = Some(map.next_value()?),
-                _ => return Err(A::Error::unknown_field(&key, &["from", "to"])),
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "anyOf": [{ "type": "integer", "minimum": 0 }, { "type": "string" }] })
+    }
+}
+
+/// A value that is a text or a table: how serde reads it, and its schema.
+macro_rules! text_or_table {
+    ($name:ident, $visitor:ident, $table:ty, $expecting:literal, $text:expr, $map:expr) => {
+        /// Accepts a text, or a table.
+        struct $visitor;
+
+        impl<'de> Visitor<'de> for $visitor {
+            type Value = $name;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str($expecting)
+            }
+
+            fn visit_str<E: Error>(self, value: &str) -> Result<$name, E> {
+                Ok($text(Amount::Text(value.to_owned())))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<$name, A::Error> {
+                <$table>::deserialize(MapAccessDeserializer::new(map)).map($map)
             }
         }
-        match (from, to) {
-            (Some(from), Some(to)) => Ok(PauseFile { from, to }),
-            _ => Err(A::Error::custom("a range of time needs both 'from' and 'to'")),
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<$name, D::Error> {
+                deserializer.deserialize_any($visitor)
+            }
         }
-    }
+
+        impl JsonSchema for $name {
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+                let table = generator.subschema_for::<$table>();
+                json_schema!({ "description": $expecting, "anyOf": [{ "type": "string" }, table] })
+            }
+        }
+    };
 }
 
-impl<'de> Deserialize<'de> for PauseFile {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<PauseFile, D::Error> {
-        deserializer.deserialize_any(PauseVisitor)
-    }
-}
+text_or_table!(
+    PauseFile,
+    PauseVisitor,
+    DrawnFile,
+    "a duration as \"5ms\", a parameter as \"$name\", or a distribution as { from = \"0s\", to = \"60s\" }",
+    PauseFile::Fixed,
+    PauseFile::Drawn
+);
+
+text_or_table!(
+    RateFile,
+    RateVisitor,
+    PoissonFile,
+    "a rate as \"200/s\", a parameter as \"$name\", or { poisson = \"200/s\" }",
+    RateFile::Even,
+    |rate: PoissonFile| RateFile::Poisson(rate.poisson)
+);
 
 /// Microseconds of `"5us"`, `"5ms"`, `"5s"`, `"5min"` or `"1h"`; whole numbers only.
 pub(super) fn parse_duration(text: &str) -> Option<u64> {
@@ -101,6 +180,13 @@ pub(super) fn parse_duration(text: &str) -> Option<u64> {
         _ => return None,
     };
     number.parse::<u64>().ok()?.checked_mul(micros)
+}
+
+/// Times in microseconds of `"200/s"`, `"30/min"` or `"5/h"`: how often, and in how many microseconds.
+pub(super) fn parse_rate(text: &str) -> Option<(u64, u64)> {
+    let (times, unit) = text.split_once('/')?;
+    let times = times.parse().ok()?;
+    Some((times, parse_duration(&format!("1{unit}"))?))
 }
 
 #[cfg(test)]

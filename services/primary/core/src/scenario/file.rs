@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use toml::Spanned;
 
-use super::amount::{Amount, PauseFile};
+use super::amount::{Amount, PauseFile, RateFile};
+use super::at::At;
 use super::step::StepFile;
 
 /// A parameter's value.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum ParameterValue {
     /// A count or size.
@@ -36,11 +37,11 @@ impl From<&str> for ParameterValue {
 }
 
 /// A whole file.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ScenarioFile {
     /// Name: lower-case letters, digits, `-`, `_`.
-    pub(super) name: Spanned<String>,
+    pub(super) name: At<String>,
     /// What it tells.
     pub(super) story: String,
     /// Seed of all draws.
@@ -52,7 +53,7 @@ pub(super) struct ScenarioFile {
     #[serde(default)]
     pub(super) parameters: BTreeMap<String, ParameterValue>,
     /// When actors without a number of transactions stop.
-    pub(super) duration: Option<Spanned<Amount>>,
+    pub(super) duration: Option<At<Amount>>,
     /// Settings of the server.
     #[serde(default)]
     pub(super) server: ServerFile,
@@ -67,81 +68,162 @@ pub(super) struct ScenarioFile {
     pub(super) tables: Vec<TableFile>,
     /// Who does something.
     pub(super) actors: Vec<ActorFile>,
+    /// Who reads the log.
+    #[serde(default)]
+    pub(super) consumers: Vec<ConsumerFile>,
+    /// What goes wrong, and when.
+    #[serde(default)]
+    pub(super) faults: Vec<FaultFile>,
 }
 
 /// `[server]`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ServerFile {
     /// max_connections.
-    pub(super) max_connections: Option<Spanned<Amount>>,
+    pub(super) max_connections: Option<At<Amount>>,
     /// max_prepared_transactions.
-    pub(super) max_prepared_transactions: Option<Spanned<Amount>>,
+    pub(super) max_prepared_transactions: Option<At<Amount>>,
     /// checkpoint_timeout.
-    pub(super) checkpoint_every: Option<Spanned<Amount>>,
+    pub(super) checkpoint_every: Option<At<Amount>>,
     /// How often running transactions are logged.
-    pub(super) running_xacts_every: Option<Spanned<Amount>>,
+    pub(super) running_xacts_every: Option<At<Amount>>,
     /// The first xid.
-    pub(super) first_xid: Option<Spanned<Amount>>,
+    pub(super) first_xid: Option<At<Amount>>,
 }
 
 /// `[decoder]`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DecoderFile {
     /// Syscache callbacks that are registered.
-    pub(super) syscache_callbacks: Option<Spanned<Amount>>,
+    pub(super) syscache_callbacks: Option<At<Amount>>,
     /// Relcache callbacks that are registered.
-    pub(super) relcache_callbacks: Option<Spanned<Amount>>,
+    pub(super) relcache_callbacks: Option<At<Amount>>,
     /// Caches that were used at least once.
-    pub(super) caches_in_use: Option<Spanned<Amount>>,
+    pub(super) caches_in_use: Option<At<Amount>>,
 }
 
 /// `[readers]`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ReadersFile {
     /// Snapshots taken on a standby, in simulated time.
-    pub(super) snapshots_per_second: Option<Spanned<Amount>>,
+    pub(super) snapshots_per_second: Option<At<Amount>>,
 }
 
 /// `[[tables]]`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TableFile {
-    /// Name; `{i}` counts if there are several.
-    pub(super) name: Spanned<String>,
-    /// How many.
-    pub(super) count: Option<Spanned<Amount>>,
+    /// Name; `{i}` counts if there are several, or a pattern as `orders_{1..1000}` says which there are.
+    pub(super) name: At<String>,
+    /// How many, if the name has no pattern.
+    pub(super) count: Option<At<Amount>>,
     /// Column definitions.
-    pub(super) columns: Vec<Spanned<String>>,
+    pub(super) columns: Vec<At<String>>,
     /// Partitions of each, named `name_1` and so on.
-    pub(super) partitions: Option<Spanned<Amount>>,
+    pub(super) partitions: Option<At<Amount>>,
     /// Rows in each (in each partition) before the log begins.
-    pub(super) rows: Option<Spanned<Amount>>,
+    pub(super) rows: Option<At<Amount>>,
     /// Bytes of a row in a record, if not what its columns take.
-    pub(super) row_bytes: Option<Spanned<Amount>>,
+    pub(super) row_bytes: Option<At<Amount>>,
 }
 
 /// `[[actors]]`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ActorFile {
     /// Name.
-    pub(super) name: Spanned<String>,
+    pub(super) name: At<String>,
     /// How many sessions do the same.
-    pub(super) sessions: Option<Spanned<Amount>>,
+    pub(super) sessions: Option<At<Amount>>,
     /// When the first transaction begins.
-    pub(super) start: Option<Spanned<PauseFile>>,
+    pub(super) start: Option<At<PauseFile>>,
     /// Actors that must have finished before.
     #[serde(default)]
-    pub(super) after: Vec<Spanned<String>>,
+    pub(super) after: Vec<At<String>>,
     /// From one transaction's begin to the next.
-    pub(super) every: Option<Spanned<PauseFile>>,
+    pub(super) every: Option<At<PauseFile>>,
+    /// Transactions of all its sessions together in a length of time, instead of `every`.
+    pub(super) rate: Option<At<RateFile>>,
+    /// From one transaction's end to the next one's begin, at least.
+    pub(super) think: Option<At<PauseFile>>,
     /// Transactions of each session.
-    pub(super) transactions: Option<Spanned<Amount>>,
+    pub(super) transactions: Option<At<Amount>>,
     /// Transactions of a hundred that roll back.
-    pub(super) rollback_percent: Option<Spanned<Amount>>,
+    pub(super) rollback_percent: Option<At<Amount>>,
     /// What one transaction does.
-    pub(super) steps: Vec<Spanned<StepFile>>,
+    #[serde(default)]
+    pub(super) steps: Vec<At<StepFile>>,
+    /// Or one of several kinds of transactions, by weight.
+    #[serde(default)]
+    pub(super) mix: Vec<MixFile>,
+}
+
+/// `[[actors.mix]]`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MixFile {
+    /// How often it is chosen, among the weights of all. 1 if not said.
+    pub(super) weight: Option<At<Amount>>,
+    /// What one such transaction does.
+    pub(super) steps: Vec<At<StepFile>>,
+}
+
+/// `[[consumers]]`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ConsumerFile {
+    /// Name of its slot.
+    pub(super) slot: At<String>,
+    /// When it creates the slot and begins to read.
+    pub(super) start: Option<At<Amount>>,
+    /// Bytes that it reads in a second of simulated time; all that there are if not said.
+    pub(super) bytes_per_second: Option<At<Amount>>,
+    /// When it stays connected and reads nothing.
+    #[serde(default)]
+    pub(super) paused: Vec<At<SpanFile>>,
+    /// When it goes away for good and leaves its slot.
+    pub(super) dead_at: Option<At<Amount>>,
+}
+
+/// From a time to another.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SpanFile {
+    /// From.
+    pub(super) from: Amount,
+    /// To.
+    pub(super) to: Amount,
+}
+
+/// `[[faults]]`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FaultFile {
+    /// When, from the beginning; at once if not said.
+    pub(super) at: Option<At<Amount>>,
+    /// What happens.
+    pub(super) kind: At<FaultKindFile>,
+    /// `disk_full`: for how long.
+    pub(super) lasts: Option<At<Amount>>,
+    /// `clock_jump`: how far ahead.
+    pub(super) forward: Option<At<Amount>>,
+    /// `clock_jump`: how far back.
+    pub(super) back: Option<At<Amount>>,
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum FaultKindFile {
+    /// Nothing can be written to the log.
+    DiskFull,
+    /// The primary is stopped in order and started again.
+    Restart,
+    /// The primary is killed and started again.
+    Crash,
+    /// The clock that stamps commits jumps.
+    ClockJump,
 }

@@ -9,9 +9,14 @@
 //! ```
 
 mod amount;
+mod at;
 mod file;
+mod nearest;
+mod pause;
 mod plan;
 mod resolve;
+mod resolve_actor;
+mod resolve_amount;
 mod resolve_step;
 mod statement;
 mod step;
@@ -22,7 +27,10 @@ use std::collections::BTreeMap;
 use rand::Rng;
 
 pub use file::ParameterValue;
-pub use plan::{ActorPlan, DecoderHints, Pause, Plan, ServerPlan, TablePlan};
+pub use pause::Pause;
+pub use plan::{
+    ActorPlan, ConsumerPlan, DecoderHints, FaultKind, FaultPlan, PausedPlan, Plan, ServerPlan, TablePlan, TransactionPlan,
+};
 pub use statement::{StatementPlan, Target};
 pub use template::{Blanks, Template};
 
@@ -39,11 +47,16 @@ const SHIPPED: [(&str, &str); 3] = [
     ("truncate-partitions", include_str!("../../../scenarios/truncate-partitions.toml")),
 ];
 
+/// Longest text of a scenario, in bytes.
+pub const TEXT_BYTES_MAX: usize = 1 << 20;
+/// So much of a name that there is not is repeated in the error.
+const NAME_CHARS_SHOWN: usize = 64;
+
 /// A scenario file is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("scenario '{scenario}', line {line}, column {column}: {message}")]
+#[error("scenario '{}'{}: {message}", scenario.escape_debug(), place(*line, *column))]
 pub struct ScenarioError {
-    /// The scenario's name, or how its text was called.
+    /// The file or the shipped scenario, or how its text was called.
     pub scenario: String,
     /// Line, from 1; 0 if no place in the text is to blame (an override, an unknown name).
     pub line: usize,
@@ -59,6 +72,8 @@ pub type Overrides = BTreeMap<String, ParameterValue>;
 /// A scenario, read and checked but for its sizes.
 #[derive(Clone, Debug)]
 pub struct Scenario {
+    /// What errors call it.
+    source: String,
     /// Its text, for places in errors.
     text: String,
     /// What it says.
@@ -67,7 +82,7 @@ pub struct Scenario {
 
 impl Scenario {
     /// Names of the scenarios that ship.
-    pub fn names() -> impl Iterator<Item = &'static str> {
+    pub fn names() -> impl Iterator<Item = &'static str> + Clone {
         SHIPPED.into_iter().map(|(name, _)| name)
     }
 
@@ -82,26 +97,35 @@ impl Scenario {
         if name_or_text.contains(['\n', '=']) {
             return Scenario::parse("text", name_or_text);
         }
-        let names: Vec<&str> = Scenario::names().collect();
-        Err(ScenarioError {
-            scenario: name_or_text.escape_debug().to_string(),
-            line: 0,
-            column: 0,
-            message: format!("no scenario has this name; there are {}", names.join(", ")),
-        })
+        let message = format!("no scenario has this name{}", nearest::suggest(name_or_text.trim(), Scenario::names()));
+        let scenario: String = name_or_text.chars().take(NAME_CHARS_SHOWN).collect();
+        Err(ScenarioError { scenario, line: 0, column: 0, message })
     }
 
-    /// Reads a scenario's text; `source` is what errors call it until its own name is known.
+    /// Reads a scenario's text; `source` is what errors call it.
     ///
     /// # Errors
     /// [`ScenarioError`] with the place of the first thing that is wrong.
     pub fn parse(source: &str, text: &str) -> Result<Scenario, ScenarioError> {
-        let file: ScenarioFile = toml::from_str(text).map_err(|error| {
-            let (line, column) = position(text, error.span().map_or(0, |span| span.start));
-            ScenarioError { scenario: source.to_owned(), line, column, message: error.message().to_owned() }
+        Scenario::check(source, text).map_err(first)
+    }
+
+    /// Reads a scenario's text; `source` is what errors call it.
+    ///
+    /// # Errors
+    /// Everything that is wrong, in the order of the text.
+    pub fn check(source: &str, text: &str) -> Result<Scenario, Vec<ScenarioError>> {
+        let error = |line, column, message| ScenarioError { scenario: source.to_owned(), line, column, message };
+        if text.len() > TEXT_BYTES_MAX {
+            let message = format!("{} bytes are too many for a scenario: at most {TEXT_BYTES_MAX}", text.len());
+            return Err(vec![error(0, 0, message)]);
+        }
+        let file: ScenarioFile = toml::from_str(text).map_err(|wrong| {
+            let (line, column) = position(text, wrong.span().map_or(0, |span| span.start));
+            vec![error(line, column, wrong.message().to_owned())]
         })?;
-        let scenario = Scenario { text: text.to_owned(), file };
-        scenario.plan(&Overrides::new())?;
+        let scenario = Scenario { source: source.to_owned(), text: text.to_owned(), file };
+        resolve::plan(&scenario.file, source, text, &Overrides::new())?;
         Ok(scenario)
     }
 
@@ -140,7 +164,7 @@ impl Scenario {
     /// # Errors
     /// [`ScenarioError`]: an override of a parameter that the file does not have, or a value that makes no sense where it is used.
     pub fn plan(&self, overrides: &Overrides) -> Result<Plan, ScenarioError> {
-        resolve::plan(&self.file, &self.text, overrides)
+        resolve::plan(&self.file, &self.source, &self.text, overrides).map_err(first)
     }
 
     /// Runs from beginning to end.
@@ -166,6 +190,21 @@ impl Scenario {
             }
         }
     }
+}
+
+/// The first of some errors; there is one.
+fn first(errors: Vec<ScenarioError>) -> ScenarioError {
+    errors.into_iter().next().unwrap_or_else(|| ScenarioError {
+        scenario: String::new(),
+        line: 0,
+        column: 0,
+        message: "something is wrong with it".to_owned(),
+    })
+}
+
+/// A place for people; none if there is none.
+fn place(line: usize, column: usize) -> String {
+    if line == 0 { String::new() } else { format!(", line {line}, column {column}") }
 }
 
 /// Line and column of a byte offset, from 1.

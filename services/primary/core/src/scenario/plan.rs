@@ -1,25 +1,8 @@
 //! A scenario with all its numbers: what the engine runs.
 
 use crate::ddl::column::Column;
-use crate::rng::{Rng, uniform};
 
-use super::{StatementPlan, Template};
-
-/// A length of time in microseconds, fixed or drawn anew each time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pause {
-    /// The least.
-    pub from_us: u64,
-    /// The greatest.
-    pub to_us: u64,
-}
-
-impl Pause {
-    /// One length.
-    pub fn draw(&self, rng: &mut dyn Rng) -> u64 {
-        if self.from_us == self.to_us { self.from_us } else { uniform(rng, self.from_us, self.to_us) }
-    }
-}
+use super::{Pause, StatementPlan, Template};
 
 /// A scenario with all its numbers.
 #[derive(Clone, Debug)]
@@ -38,6 +21,10 @@ pub struct Plan {
     pub tables: Vec<TablePlan>,
     /// Who does something.
     pub actors: Vec<ActorPlan>,
+    /// Who reads the log, for those who run the scenario with slots.
+    pub consumers: Vec<ConsumerPlan>,
+    /// What goes wrong, by time; for those who run the scenario on a node.
+    pub faults: Vec<FaultPlan>,
 }
 
 /// Settings of the server.
@@ -73,6 +60,8 @@ pub struct TablePlan {
     pub name: Template,
     /// How many.
     pub count: u64,
+    /// Number of the first.
+    pub first: u64,
     /// Columns.
     pub columns: Vec<Column>,
     /// Partitions of each; [`None`] for plain tables.
@@ -94,12 +83,77 @@ pub struct ActorPlan {
     pub start: Pause,
     /// Indexes of the actors that must have finished before.
     pub after: Vec<usize>,
+    /// How much later each session starts than the one before it.
+    pub stagger_us: u64,
     /// From one transaction's begin to the next; at once if not said.
     pub every: Option<Pause>,
+    /// From one transaction's end to the next one's begin, at least.
+    pub think: Pause,
     /// Transactions of each session; until the scenario's duration if not said.
     pub transactions: Option<u64>,
     /// Transactions of a hundred that roll back.
     pub rollback_percent: u64,
-    /// What one transaction does.
+    /// What transactions do: one of these, by weight. There is at least one, and a weight above 0.
+    pub mix: Vec<TransactionPlan>,
+}
+
+/// What one kind of transaction does.
+#[derive(Clone, Debug)]
+pub struct TransactionPlan {
+    /// How often it is chosen, among the weights of all.
+    pub weight: u64,
+    /// Its statements, loops before what they repeat.
     pub statements: Vec<StatementPlan>,
+}
+
+/// A consumer of the log, with a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConsumerPlan {
+    /// Its slot, `[a-z0-9_]{1,63}`; no two consumers have the same.
+    pub slot: String,
+    /// When it creates the slot and begins to read, in microseconds from the beginning.
+    pub start_us: u64,
+    /// Bytes that it reads and confirms in a second of simulated time; [`None`] for all that there are.
+    pub bytes_per_second: Option<u64>,
+    /// When it stays connected but reads nothing; in order, apart.
+    pub paused: Vec<PausedPlan>,
+    /// When it goes away for good; its slot stays.
+    pub dead_at_us: Option<u64>,
+}
+
+/// A time at which a consumer reads nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PausedPlan {
+    /// First microsecond.
+    pub from_us: u64,
+    /// First microsecond after it.
+    pub to_us: u64,
+}
+
+/// Something goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaultPlan {
+    /// When, in microseconds from the beginning.
+    pub at_us: u64,
+    /// What.
+    pub kind: FaultKind,
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// Nothing can be written to the log for so many microseconds.
+    DiskFull {
+        /// How long.
+        for_us: u64,
+    },
+    /// The log is closed in order and opened again.
+    Restart,
+    /// The log is opened again after an end without warning: what was not flushed is gone.
+    Crash,
+    /// The clock that stamps commits jumps.
+    ClockJump {
+        /// By so many microseconds, back if negative.
+        by_us: i64,
+    },
 }

@@ -1,6 +1,7 @@
 //! From the file's steps to statements: one arm each.
 
-use super::resolve::{ROWS_MAX, Resolver, Said};
+use super::at::At;
+use super::resolve::{ROWS_MAX, Resolver, Said, name};
 use super::statement::{StatementPlan, Target};
 use super::step::{RowsFile, StepFile};
 use crate::ddl::column::Column;
@@ -8,7 +9,59 @@ use crate::ddl::column::Column;
 /// Longest content of a logical message.
 const MESSAGE_MAX: u64 = 64 << 20;
 
+/// Most turns of a loop.
+const TURNS_MAX: u64 = 10_000_000;
+/// Most statements that a transaction runs, with all turns of its loops.
+const STATEMENTS_RUN_MAX: u64 = 100_000_000;
+/// Most statements that a kind of transaction has in the file.
+const STATEMENTS_MAX: usize = 10_000;
+/// Most loops in each other.
+const DEPTH_MAX: usize = 8;
+
 impl Resolver<'_> {
+    /// Steps as statements. `turns` is how often all loops around run them.
+    pub(super) fn push_steps(&self, steps: &[At<StepFile>], turns: u64, depth: usize, to: &mut Vec<StatementPlan>) {
+        for step in steps {
+            self.step.replace(step.span());
+            if to.len() >= STATEMENTS_MAX {
+                return self.error(step.span(), format!("too many steps in one transaction: at most {STATEMENTS_MAX}"));
+            }
+            match step.get_ref() {
+                StepFile::Repeat(repeat) => {
+                    let Some(times) = self.at(step, |_| self.number(&repeat.times, 0, TURNS_MAX)) else { continue };
+                    if depth == DEPTH_MAX {
+                        return self.error(step.span(), format!("too many loops in each other: at most {DEPTH_MAX}"));
+                    }
+                    if repeat.steps.is_empty() {
+                        self.error(step.span(), "there is nothing to repeat: give it 'steps'");
+                    }
+                    let place = to.len();
+                    to.push(StatementPlan::Repeat { first: 1, last: times, statements: 0 });
+                    self.push_steps(&repeat.steps, self.all_turns(step, turns, times), depth + 1, to);
+                    let statements = to.len() - place - 1;
+                    to[place] = StatementPlan::Repeat { first: 1, last: times, statements };
+                }
+                other => {
+                    let Some(statement) = self.at(step, |_| self.statement(other)) else { continue };
+                    if let Some((first, last)) = self.pattern.take() {
+                        self.all_turns(step, turns, (last - first).saturating_add(1));
+                        to.push(StatementPlan::Repeat { first, last, statements: 1 });
+                    }
+                    to.push(statement);
+                }
+            }
+        }
+    }
+
+    /// Turns of a loop with those around it, within limits.
+    fn all_turns(&self, step: &At<StepFile>, around: u64, times: u64) -> u64 {
+        let all = around.saturating_mul(times.max(1));
+        if all > STATEMENTS_RUN_MAX {
+            self.error(step.span(), format!("{all} turns are too many: at most {STATEMENTS_RUN_MAX} in a transaction"));
+        }
+        all.min(STATEMENTS_RUN_MAX)
+    }
+
     /// One step.
     pub(super) fn statement(&self, step: &StepFile) -> Said<StatementPlan> {
         Ok(match step {
@@ -16,15 +69,15 @@ impl Resolver<'_> {
             StepFile::Copy(rows) => StatementPlan::Copy(self.target(rows)?, self.rows(rows)?),
             StepFile::Update(rows) => StatementPlan::Update(self.target(rows)?, self.rows(rows)?),
             StepFile::Delete(rows) => StatementPlan::Delete(self.target(rows)?, self.rows(rows)?),
-            StepFile::Truncate(on) => StatementPlan::Truncate(self.template(&on.table)?),
+            StepFile::Truncate(on) => StatementPlan::Truncate(self.relation(&on.table)?),
             StepFile::CreateTable(create) => {
                 let columns = create.columns.iter().map(|text| Column::parse(text)).collect::<Said<_>>()?;
-                let parent = create.partition_of.as_ref().map(|parent| self.template(parent)).transpose()?;
+                let parent = create.partition_of.as_ref().map(|parent| self.relation(parent)).transpose()?;
                 StatementPlan::CreateTable(self.template(&create.table)?, columns, parent)
             }
-            StepFile::CreateIndex(create) => StatementPlan::CreateIndex(self.template(&create.table)?, name(&create.column)?),
-            StepFile::AddColumn(add) => StatementPlan::AddColumn(self.template(&add.table)?, Column::parse(&add.column)?),
-            StepFile::Grant(grant) => StatementPlan::Grant(self.template(&grant.table)?, name(&grant.role)?),
+            StepFile::CreateIndex(create) => StatementPlan::CreateIndex(self.relation(&create.table)?, name(&create.column)?),
+            StepFile::AddColumn(add) => StatementPlan::AddColumn(self.relation(&add.table)?, Column::parse(&add.column)?),
+            StepFile::Grant(grant) => StatementPlan::Grant(self.relation(&grant.table)?, name(&grant.role)?),
             StepFile::Savepoint(savepoint) => StatementPlan::Savepoint(name(savepoint)?),
             StepFile::Release(savepoint) => StatementPlan::Release(name(savepoint)?),
             StepFile::RollbackTo(savepoint) => StatementPlan::RollbackTo(name(savepoint)?),
@@ -33,14 +86,15 @@ impl Resolver<'_> {
                 StatementPlan::Message(name(&message.prefix)?, bytes)
             }
             StepFile::Wait(pause) => StatementPlan::Wait(self.pause(pause)?),
+            StepFile::Repeat(_) => return Err("a loop stands beside the statements, not among them".to_owned()),
         })
     }
 
     /// Which tables rows are in.
     fn target(&self, rows: &RowsFile) -> Said<Target> {
         match (&rows.table, &rows.partitions_of) {
-            (Some(table), None) => self.template(table).map(Target::Table),
-            (None, Some(parent)) => self.template(parent).map(Target::PartitionsOf),
+            (Some(table), None) => self.relation(table).map(Target::Table),
+            (None, Some(parent)) => self.relation(parent).map(Target::PartitionsOf),
             _ => Err("say either 'table' or 'partitions_of'".to_owned()),
         }
     }
@@ -49,12 +103,4 @@ impl Resolver<'_> {
     fn rows(&self, rows: &RowsFile) -> Said<u64> {
         rows.rows.as_ref().map_or(Ok(1), |amount| self.number(amount, 0, ROWS_MAX))
     }
-}
-
-/// A name without blanks.
-fn name(text: &str) -> Said<String> {
-    if text.is_empty() || text.len() > 63 || text.chars().any(char::is_control) {
-        return Err(format!("'{}' is no name: use 1 to 63 bytes without control characters", text.escape_debug()));
-    }
-    Ok(text.to_owned())
 }

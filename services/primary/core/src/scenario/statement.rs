@@ -44,6 +44,15 @@ pub enum StatementPlan {
     Message(String, u64),
     /// Wait with the transaction open.
     Wait(Pause),
+    /// The next `statements` statements once for each number from `first` to `last`.
+    Repeat {
+        /// Number of the first turn.
+        first: u64,
+        /// Number of the last turn; below `first` for none.
+        last: u64,
+        /// How many statements the loop has, inner loops with theirs.
+        statements: usize,
+    },
 }
 
 impl StatementPlan {
@@ -65,6 +74,7 @@ impl StatementPlan {
             StatementPlan::RollbackTo(..) => "ROLLBACK TO SAVEPOINT",
             StatementPlan::Message(..) => "pg_logical_emit_message",
             StatementPlan::Wait(..) => "wait",
+            StatementPlan::Repeat { .. } => "repeat",
         }
     }
 }

@@ -1,11 +1,13 @@
 //! The steps of a transaction, as serde reads them: one variant and one structure each.
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::amount::{Amount, PauseFile};
+use super::at::At;
 
 /// One step of a transaction.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum StepFile {
     /// Rows, a record each.
@@ -36,10 +38,12 @@ pub(super) enum StepFile {
     Message(MessageFile),
     /// The transaction stays open.
     Wait(PauseFile),
+    /// Steps several times over.
+    Repeat(RepeatFile),
 }
 
 /// Where rows go and how many.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RowsFile {
     /// The table.
@@ -51,7 +55,7 @@ pub(super) struct RowsFile {
 }
 
 /// A table.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OnFile {
     /// The table.
@@ -59,7 +63,7 @@ pub(super) struct OnFile {
 }
 
 /// CREATE TABLE.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CreateTableFile {
     /// Its name.
@@ -71,7 +75,7 @@ pub(super) struct CreateTableFile {
 }
 
 /// CREATE INDEX.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CreateIndexFile {
     /// The table.
@@ -81,7 +85,7 @@ pub(super) struct CreateIndexFile {
 }
 
 /// ALTER TABLE ADD COLUMN.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AddColumnFile {
     /// The table.
@@ -91,7 +95,7 @@ pub(super) struct AddColumnFile {
 }
 
 /// GRANT.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct GrantFile {
     /// The table.
@@ -101,11 +105,21 @@ pub(super) struct GrantFile {
 }
 
 /// A logical message.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct MessageFile {
     /// Its prefix.
     pub(super) prefix: String,
     /// Bytes of its content.
     pub(super) bytes: Option<Amount>,
+}
+
+/// Steps several times over; `{i}` in their names is the turn, from 1, `{j}` that of the repeat around.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RepeatFile {
+    /// How often.
+    pub(super) times: Amount,
+    /// What.
+    pub(super) steps: Vec<At<StepFile>>,
 }

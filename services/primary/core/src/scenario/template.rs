@@ -1,10 +1,16 @@
-//! Names with blanks: `t_{n}`, `known_{random:$tables}`.
+//! Names with blanks: `t_{n}`, `known_{random:$tables}`, `orders_{1..1000}`.
 
 use super::ParameterValue;
-use crate::rng::{Rng, uniform};
+use super::nearest::suggest;
+use crate::rng::{Rng, uniform, zipf};
+
+/// Most objects that a pattern names.
+pub(super) const PATTERN_MAX: u64 = 1_000_000;
+/// Exponent of `{zipf:N}` without one.
+const ZIPF_EXPONENT: f64 = 1.0;
 
 /// One piece of a name.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 enum Piece {
     /// As it is.
     Text(String),
@@ -12,15 +18,24 @@ enum Piece {
     Transaction,
     /// `{session}`: the number of the session among all of its actor, from 1.
     Session,
-    /// `{i}`: which of several tables, from 1.
+    /// `{i}`: which of several tables, or the turn of the innermost `repeat`, from 1.
     Index,
-    /// `{random:N}`: a number from 1 to N, drawn anew each time.
-    Random(u64),
+    /// `{j}`: the turn of the `repeat` around the innermost.
+    Outer,
+    /// `{random:N}` or `{random:A..B}`: a number in a range, drawn anew each time.
+    Random(u64, u64),
+    /// `{zipf:N}` or `{zipf:N,S}`: a number from 1 to N, low ones more often.
+    Zipf(u64, f64),
 }
 
 /// A name that is completed when it is used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Template(Vec<Piece>);
+#[derive(Clone, Debug, PartialEq)]
+pub struct Template {
+    /// Its pieces.
+    pieces: Vec<Piece>,
+    /// The numbers of its pattern, if it has one: `{A..B}` is an [`Piece::Index`] that goes from A to B.
+    pattern: Option<(u64, u64)>,
+}
 
 /// What the blanks stand for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,8 +44,10 @@ pub struct Blanks {
     pub transaction: u64,
     /// Number of the session.
     pub session: u64,
-    /// Number of the table.
+    /// Number of the table, or the turn of the innermost loop.
     pub index: u64,
+    /// The turn of the loop around that one.
+    pub outer: u64,
 }
 
 impl Template {
@@ -42,64 +59,150 @@ impl Template {
         if text.is_empty() || text.len() > 63 || text.chars().any(char::is_control) {
             return Err(format!("'{}' is no name: use 1 to 63 bytes without control characters", text.escape_debug()));
         }
-        let mut pieces = Vec::new();
+        let mut template = Template { pieces: Vec::new(), pattern: None };
+        let mut counts = false;
         let mut rest = text;
         while let Some((before, after)) = rest.split_once('{') {
             let (blank, after) =
                 after.split_once('}').ok_or_else(|| format!("'{text}' opens a '{{' that it does not close"))?;
             if !before.is_empty() {
-                pieces.push(Piece::Text(before.to_owned()));
+                template.pieces.push(Piece::Text(before.to_owned()));
             }
-            pieces.push(match blank {
-                "n" => Piece::Transaction,
-                "session" => Piece::Session,
-                "i" => Piece::Index,
-                _ => Piece::Random(random_range(blank, parameter_number(blank, &parameter))?),
-            });
+            let piece = piece(blank, &parameter)?;
+            if let Some(range) = piece.pattern {
+                if template.pattern.is_some_and(|other| other != range) {
+                    return Err(format!("'{text}' has two patterns: one name counts in one way"));
+                }
+                template.pattern = Some(range);
+            }
+            counts |= piece.pattern.is_none() && piece.piece == Piece::Index;
+            template.pieces.push(piece.piece);
             rest = after;
         }
-        if !rest.is_empty() {
-            pieces.push(Piece::Text(rest.to_owned()));
+        if counts && template.pattern.is_some() {
+            return Err(format!("'{text}' has {{i}} and a pattern, which both count: use one of them"));
         }
-        Ok(Template(pieces))
+        if !rest.is_empty() {
+            template.pieces.push(Piece::Text(rest.to_owned()));
+        }
+        Ok(template)
     }
 
-    /// Whether it has an `{i}`.
+    /// Whether it has an `{i}` or a pattern.
     #[must_use]
     pub fn counts(&self) -> bool {
-        self.0.contains(&Piece::Index)
+        self.pieces.contains(&Piece::Index)
+    }
+
+    /// First and last number of its pattern.
+    #[must_use]
+    pub fn pattern(&self) -> Option<(u64, u64)> {
+        self.pattern
     }
 
     /// The name.
     pub fn fill(&self, blanks: Blanks, rng: &mut dyn Rng) -> String {
         let mut name = String::new();
-        for piece in &self.0 {
-            match piece {
-                Piece::Text(text) => name.push_str(text),
-                Piece::Transaction => name.push_str(&blanks.transaction.to_string()),
-                Piece::Session => name.push_str(&blanks.session.to_string()),
-                Piece::Index => name.push_str(&blanks.index.to_string()),
-                Piece::Random(to) => name.push_str(&uniform(rng, 1, *to).to_string()),
-            }
+        for piece in &self.pieces {
+            let number = match *piece {
+                Piece::Text(ref text) => {
+                    name.push_str(text);
+                    continue;
+                }
+                Piece::Transaction => blanks.transaction,
+                Piece::Session => blanks.session,
+                Piece::Index => blanks.index,
+                Piece::Outer => blanks.outer,
+                Piece::Random(from, to) => uniform(rng, from, to),
+                Piece::Zipf(n, exponent) => zipf(rng, n, exponent),
+            };
+            name.push_str(&number.to_string());
         }
         name
     }
 }
 
-/// The value of the parameter in `random:$name`, if it is a number.
-fn parameter_number<'a>(blank: &str, parameter: impl Fn(&str) -> Option<&'a ParameterValue>) -> Option<u64> {
-    match parameter(blank.strip_prefix("random:$")?)? {
-        ParameterValue::Number(number) => Some(*number),
-        ParameterValue::Text(_) => None,
+/// A blank that was read.
+struct Blank {
+    /// The piece.
+    piece: Piece,
+    /// Its range, if it is a pattern.
+    pattern: Option<(u64, u64)>,
+}
+
+/// Reads what is between the braces.
+fn piece<'a>(blank: &str, parameter: &impl Fn(&str) -> Option<&'a ParameterValue>) -> Result<Blank, String> {
+    let piece = match blank.split_once(':') {
+        None => match blank {
+            "n" => Piece::Transaction,
+            "session" => Piece::Session,
+            "i" => Piece::Index,
+            "j" => Piece::Outer,
+            _ if blank.contains("..") => {
+                let pattern = range(blank, parameter)?;
+                let width = pattern.1 - pattern.0;
+                if width >= PATTERN_MAX {
+                    return Err(format!("'{{{}}}' names more than {PATTERN_MAX} objects", blank.escape_debug()));
+                }
+                return Ok(Blank { piece: Piece::Index, pattern: Some(pattern) });
+            }
+            _ => return Err(no_blank(blank)),
+        },
+        Some(("random", to)) if !to.contains("..") => Piece::Random(1, positive(to, parameter)?),
+        Some(("random", between)) => {
+            let (from, to) = range(between, parameter)?;
+            Piece::Random(from, to)
+        }
+        Some(("zipf", law)) => {
+            let (n, exponent) = match law.split_once(',') {
+                None => (law, Some(ZIPF_EXPONENT)),
+                Some((n, exponent)) => (n, exponent.trim().parse().ok()),
+            };
+            let exponent = exponent.filter(|s: &f64| (0.01..=10.0).contains(s));
+            let exponent =
+                exponent.ok_or_else(|| format!("the exponent of '{{{}}}' must be 0.01 to 10", blank.escape_debug()))?;
+            Piece::Zipf(positive(n, parameter)?, exponent)
+        }
+        Some(_) => return Err(no_blank(blank)),
+    };
+    Ok(Blank { piece, pattern: None })
+}
+
+/// The two ends of `A..B`.
+fn range<'a>(text: &str, parameter: &impl Fn(&str) -> Option<&'a ParameterValue>) -> Result<(u64, u64), String> {
+    let (from, to) = text.split_once("..").ok_or_else(|| no_blank(text))?;
+    let (from, to) = (number(from, parameter)?, number(to.trim_start_matches('='), parameter)?);
+    if from > to { Err(format!("'{{{from}..{to}}}' goes down: the first number is the smaller one")) } else { Ok((from, to)) }
+}
+
+/// A number above 0.
+fn positive<'a>(text: &str, parameter: &impl Fn(&str) -> Option<&'a ParameterValue>) -> Result<u64, String> {
+    match number(text, parameter)? {
+        0 => Err(format!("'{}' is 0: there is nothing to choose from", text.escape_debug())),
+        number => Ok(number),
     }
 }
 
-/// The greatest number of a `{random:…}`.
-fn random_range(blank: &str, parameter: Option<u64>) -> Result<u64, String> {
-    let number = blank.strip_prefix("random:").and_then(|n| n.parse().ok()).or(parameter).filter(|n| *n > 0);
-    number.ok_or_else(|| {
-        format!("'{{{blank}}}' is no blank: use {{n}}, {{session}}, {{i}} or {{random:N}} with a number or $parameter for N")
-    })
+/// A number, or the value of a `$parameter`.
+fn number<'a>(text: &str, parameter: &impl Fn(&str) -> Option<&'a ParameterValue>) -> Result<u64, String> {
+    let value = match text.strip_prefix('$') {
+        None => text.parse().ok(),
+        Some(name) => match parameter(name) {
+            None => return Err(format!("there is no parameter '{}' under [parameters]", name.escape_debug())),
+            Some(ParameterValue::Number(number)) => Some(*number),
+            Some(ParameterValue::Text(_)) => None,
+        },
+    };
+    value.ok_or_else(|| format!("'{}' in a name's blank is no number", text.escape_debug()))
+}
+
+/// The sentence about an unknown blank.
+fn no_blank(blank: &str) -> String {
+    let word = blank.split(':').next().unwrap_or(blank);
+    let near = suggest(word, ["n", "session", "i", "j", "random", "zipf"].into_iter());
+    let forms =
+        "{n}, {session}, {i}, {j}, {A..B}, {random:N}, {random:A..B}, {zipf:N} or {zipf:N,S}; $parameter may be a number";
+    format!("'{{{}}}' is no blank{near} (use {forms})", blank.escape_debug())
 }
 
 #[cfg(test)]
@@ -111,12 +214,34 @@ mod tests {
     fn blanks_are_filled() {
         let tables = ParameterValue::Number(3);
         let parse = |text: &str| Template::parse(text, |name| (name == "tables").then_some(&tables));
-        let blanks = Blanks { transaction: 7, session: 2, index: 4 };
+        let blanks = Blanks { transaction: 7, session: 2, index: 4, outer: 5 };
         let mut rng = seeded(1);
-        assert_eq!(parse("a{n}_{session}_{i}z").unwrap().fill(blanks, &mut rng), "a7_2_4z");
-        let drawn = parse("k_{random:$tables}").unwrap();
-        assert!((0..50).map(|_| drawn.fill(blanks, &mut rng)).all(|n| ["k_1", "k_2", "k_3"].contains(&n.as_str())));
-        for bad in ["", "a{", "a{x}", "{random:0}", "{random:$other}", "a\u{1b}[31m"] {
+        assert_eq!(parse("a{n}_{session}_{i}{j}z").unwrap().fill(blanks, &mut rng), "a7_2_45z");
+        for text in ["k_{random:$tables}", "k_{random:1..3}", "k_{zipf:$tables}", "k_{zipf:3,0.5}"] {
+            let drawn = parse(text).unwrap();
+            let names: Vec<String> = (0..80).map(|_| drawn.fill(blanks, &mut rng)).collect();
+            assert!(["k_1", "k_2", "k_3"].iter().all(|name| names.iter().any(|n| n == name)), "{text}: {names:?}");
+            assert!(names.iter().all(|n| ["k_1", "k_2", "k_3"].contains(&n.as_str())), "{text}: {names:?}");
+        }
+        let pattern = parse("orders_{2..$tables}").unwrap();
+        assert_eq!((pattern.pattern(), pattern.fill(blanks, &mut rng)), (Some((2, 3)), "orders_4".to_owned()));
+        for bad in [
+            "",
+            "a{",
+            "a{x}",
+            "{random:0}",
+            "{random:$other}",
+            "a\u{1b}[31m",
+            "{5..4}",
+            "{1..2}{1..3}",
+            "{1..2}{i}",
+            "{1..}",
+            "{0..9999999999}",
+            "{zipf:3,0}",
+            "{zipf:3,x}",
+            "{zipf:3,nan}",
+            "{zip:3}",
+        ] {
             assert!(parse(bad).is_err(), "{bad:?}");
         }
     }
