@@ -17,7 +17,9 @@
 
 mod background;
 mod bootstrap;
+mod early_end;
 mod locks;
+mod rate;
 mod session;
 mod statement;
 mod truth;
@@ -37,6 +39,7 @@ use crate::rng::Rng;
 use crate::scenario::Plan;
 use crate::sink::{Placed, SinkError, WalSink};
 use locks::LockTable;
+use rate::RateLimit;
 use session::{Progress, Session};
 
 /// What is due.
@@ -92,6 +95,8 @@ pub struct Engine {
     elapsed_us: u64,
     /// The clock at the first step.
     started: Option<Timestamp>,
+    /// When transactions may begin.
+    rate: RateLimit,
     /// The switch is written.
     finished: bool,
     /// The run in numbers so far.
@@ -161,9 +166,15 @@ impl Engine {
             active: 0,
             elapsed_us: 0,
             started: None,
+            rate: RateLimit::default(),
             finished: false,
             summary: RunSummary::default(),
         })
+    }
+
+    /// Lets at most so many transactions begin in a second of simulated time; 0: as many as the scenario has.
+    pub fn limit_rate(&mut self, transactions_per_second: u32) {
+        self.rate = RateLimit::new(transactions_per_second);
     }
 
     /// The plan that is run.
@@ -292,6 +303,12 @@ impl Engine {
         let actor = self.sessions[index].actor;
         if self.sessions[index].is_over(&self.plan, self.elapsed_us) {
             self.session_finished(actor, rng);
+            return Ok(Step::Worked);
+        }
+        if !self.sessions[index].is_running()
+            && let Some(due) = self.rate.wait_until(index, self.elapsed_us)
+        {
+            self.schedule(due, Event::Session(index));
             return Ok(Step::Worked);
         }
         let mut sink = CountingSink { inner: sink, summary: &mut self.summary };

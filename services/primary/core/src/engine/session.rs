@@ -109,7 +109,6 @@ impl Session {
         rng: &mut dyn Rng,
         sink: &mut CountingSink<'_>,
     ) -> Result<Progress, PrimaryError> {
-        let number = self.number;
         let mut running = match self.running.take() {
             Some(running) => running,
             None => self.begin(&mut context, rng),
@@ -119,21 +118,34 @@ impl Session {
         let Some(statement) = statements.get(running.next) else {
             return end(running, &mut context, rng, sink);
         };
+        // Kept whatever comes of it: a transaction whose statement was refused is still open.
+        let progress = self.statement(statement, &mut running, &mut context, rng, sink);
+        self.running = Some(running);
+        progress
+    }
+
+    /// The next statement.
+    fn statement(
+        &self,
+        statement: &StatementPlan,
+        running: &mut Running,
+        context: &mut Context<'_>,
+        rng: &mut dyn Rng,
+        sink: &mut CountingSink<'_>,
+    ) -> Result<Progress, PrimaryError> {
         if let StatementPlan::Wait(pause) = statement {
             running.next += 1;
-            self.running = Some(running);
             return Ok(Progress::At(context.elapsed_us.saturating_add(pause.draw(rng))));
         }
         let fail = |error| named(&context.plan.name, statement.name(), error);
         let turn = |nth: usize| running.loops.iter().rev().nth(nth).map_or(0, |turns| turns.turn);
-        let blanks = Blanks { transaction: running.number, session: number, index: turn(0), outer: turn(1) };
+        let blanks = Blanks { transaction: running.number, session: self.number, index: turn(0), outer: turn(1) };
         let resolved = match running.resolved.take() {
             Some(resolved) => resolved,
             None => resolve(statement, context.cluster, blanks, rng).map_err(fail)?,
         };
         if !context.locks.try_lock(context.index, &resolved.locks) {
             running.resolved = Some(resolved);
-            self.running = Some(running);
             return Ok(Progress::Blocked);
         }
         let mut backend = Backend { cluster: context.cluster, xact: &mut running.xact, sink, now: context.now };
@@ -142,8 +154,27 @@ impl Session {
             context.locks.try_lock(context.index, &[(made, LockMode::Exclusive)]);
         }
         running.next += 1;
-        self.running = Some(running);
         Ok(Progress::At(context.elapsed_us))
+    }
+
+    /// Whether a transaction is open.
+    pub(super) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Rolls the open transaction back, if there is one.
+    pub(super) fn abort(
+        &mut self,
+        mut context: Context<'_>,
+        rng: &mut dyn Rng,
+        sink: &mut CountingSink<'_>,
+    ) -> Result<Option<Box<TransactionTruth>>, PrimaryError> {
+        let Some(mut running) = self.running.take() else { return Ok(None) };
+        running.rolls_back = true;
+        match end(running, &mut context, rng, sink)? {
+            Progress::Ended(truth, _) => Ok(Some(truth)),
+            Progress::At(_) | Progress::Blocked => Ok(None),
+        }
     }
 
     /// Begins a transaction.

@@ -18,6 +18,7 @@ mod resolve;
 mod resolve_actor;
 mod resolve_amount;
 mod resolve_step;
+mod size;
 mod statement;
 mod step;
 mod template;
@@ -31,6 +32,7 @@ pub use pause::Pause;
 pub use plan::{
     ActorPlan, ConsumerPlan, DecoderHints, FaultKind, FaultPlan, PausedPlan, Plan, ServerPlan, TablePlan, TransactionPlan,
 };
+pub use size::PlanSize;
 pub use statement::{StatementPlan, Target};
 pub use template::{Blanks, Template};
 

@@ -61,6 +61,21 @@ impl Pause {
         }
     }
 
+    /// The mean of many draws, rounded down; not above where they are cut.
+    #[must_use]
+    pub fn mean_us(&self) -> u64 {
+        match *self {
+            Pause::Fixed(us) => us,
+            Pause::Uniform { from_us, to_us } => (from_us / 2).saturating_add(to_us / 2),
+            Pause::Exponential { mean_us, at_most_us } | Pause::Normal { mean_us, at_most_us, .. } => mean_us.min(at_most_us),
+            // With a shape of 1 or less there is no mean but for the cut: the least is the safe side.
+            Pause::Pareto { least_us, shape, at_most_us } if shape > 1.0 => {
+                cut(least_us as f64 * shape / (shape - 1.0), at_most_us)
+            }
+            Pause::Pareto { least_us, at_most_us, .. } => least_us.min(at_most_us),
+        }
+    }
+
     /// Whether every draw is 0.
     #[must_use]
     pub fn is_none(&self) -> bool {
@@ -97,6 +112,7 @@ mod tests {
         ];
         for (pause, expected) in cases {
             let got = mean(pause);
+            assert_eq!(pause.mean_us(), expected as u64, "{pause:?}");
             assert!((got - expected).abs() < 0.03 * expected, "{pause:?}: {got}");
         }
         assert!((0..2000).all(|_| Pause::Pareto { least_us: 10, shape: 0.1, at_most_us: 99 }.draw(&mut rng) <= 99));

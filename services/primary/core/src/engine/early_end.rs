@@ -1,0 +1,42 @@
+//! How a run ends before its scenario does: by somebody's wish, by a limit, or since a statement was refused.
+//!
+//! The log must be as good as after any other run, so that another can follow: open transactions are rolled back as their sessions would
+//! do when they are told to leave (`postmaster/postmaster.c`: smart becomes fast shutdown), then it is logged that nothing runs, and
+//! the segment is switched. Sessions are asked in the order of their numbers, so the end is as repeatable as the run.
+
+use super::{CountingSink, Engine, session};
+use crate::clock::Clock;
+use crate::error::PrimaryError;
+use crate::rng::Rng;
+use crate::sink::WalSink;
+
+impl Engine {
+    /// Ends the run here. Nothing happens to one that has ended, or that has not begun.
+    ///
+    /// # Errors
+    /// The log refuses.
+    pub fn end_early(&mut self, clock: &mut dyn Clock, rng: &mut dyn Rng, sink: &mut dyn WalSink) -> Result<(), PrimaryError> {
+        if self.finished || self.started.is_none() {
+            return Ok(());
+        }
+        let now = clock.now();
+        for index in 0..self.sessions.len() {
+            let actor = self.sessions[index].actor;
+            let mut counting = CountingSink { inner: sink, summary: &mut self.summary };
+            let context = session::Context {
+                plan: &self.plan.actors[actor],
+                index,
+                begun: &mut self.begun[actor],
+                cluster: &mut self.cluster,
+                locks: &mut self.locks,
+                elapsed_us: self.elapsed_us,
+                now,
+            };
+            if let Some(truth) = self.sessions[index].abort(context, rng, &mut counting)? {
+                self.count(&truth);
+                self.locks.release(index);
+            }
+        }
+        self.finish(sink).map(drop)
+    }
+}
