@@ -22,11 +22,12 @@ pub mod proc_array;
 pub mod rng;
 pub mod scenario;
 pub mod sink;
+mod twophase;
 mod xact;
 
 pub use clock::{Clock, VirtualClock};
 pub use ddl::column::Column;
-pub use engine::{Continuation, Engine, RunSummary, Step, TransactionTruth};
+pub use engine::{Continuation, Engine, RowCounts, RunSummary, Step, TransactionEnd, TransactionTruth};
 pub use error::PrimaryError;
 pub use scenario::{Overrides, ParameterValue, Scenario, ScenarioError};
 pub use sink::{MemorySink, Placed, SinkError, WalSink};

@@ -1,7 +1,8 @@
 //! Who is running (`storage/ipc/procarray.c`): transaction ids of the sessions, and the record that tells a standby of them.
 //!
 //! Every session has one slot with its top-level xid and at most 64 of its subtransactions; with the 65th the slot is
-//! *overflowed*, and a record of running transactions then names no subtransactions at all.
+//! *overflowed*, and a record of running transactions then names no subtransactions at all. A prepared transaction has a slot of
+//! its own, which belongs to no session and comes behind those of all sessions.
 //!
 //! **Invariants**
 //! - I1: a slot has subtransactions only if it has a top-level xid.
@@ -87,10 +88,25 @@ impl ProcArray {
         }
     }
 
+    /// The session's transaction is prepared (`MarkAsPrepared`, `ProcArrayClearTransaction`): its xid and the subtransactions
+    /// that it committed stay running in the slot `dummy`, which lists at most 64 of them, too (`GXactLoadSubxactData`).
+    pub fn prepare(&mut self, session: usize, dummy: usize, children: &[Xid]) {
+        let Some(slot) = self.slots.remove(&session) else { return };
+        let overflowed = children.len() > MAX_CACHED_SUBXIDS;
+        let subxids = children.iter().take(MAX_CACHED_SUBXIDS).copied().collect();
+        self.slots.insert(dummy, Slot { xid: slot.xid, subxids, overflowed });
+    }
+
     /// Oldest running xid, the next one if nothing runs (`GetOldestActiveTransactionId`).
     #[must_use]
     pub fn oldest_running(&self) -> Xid {
         self.slots.values().fold(self.next_xid.xid(), |oldest, slot| if slot.xid.precedes(oldest) { slot.xid } else { oldest })
+    }
+
+    /// The top-level xid in a slot, invalid if it has none.
+    #[must_use]
+    pub fn xid_of(&self, slot: usize) -> Xid {
+        self.slots.get(&slot).map_or(Xid::INVALID, |slot| slot.xid)
     }
 
     /// How many transactions run.
@@ -163,6 +179,23 @@ mod tests {
         procs.begin_sub(0);
         let record = procs.running_xacts();
         assert!(record.subxid_overflow && record.subxids.is_empty());
+    }
+
+    #[test]
+    fn a_prepared_transaction_keeps_running_with_its_committed_subtransactions() {
+        let mut procs = ProcArray::new(FullXid(700));
+        procs.begin(0);
+        let subs: Vec<Xid> = (0..70).map(|_| procs.begin_sub(0)).collect();
+        procs.abort_sub(0, &subs[..10]);
+        assert!(procs.running_xacts().subxid_overflow, "once overflowed, always");
+        procs.prepare(0, 1 << 20, &subs[10..]);
+        procs.begin(0);
+        let record = procs.running_xacts();
+        assert_eq!((record.xids, record.subxids.len()), (vec![Xid(771), Xid(700)], 60), "the prepared one comes last");
+        assert!(!record.subxid_overflow, "60 of its subtransactions are left");
+        procs.end(1 << 20, Xid(770));
+        procs.end(0, Xid(771));
+        assert_eq!(procs.running_xacts().oldest_running_xid, Xid(772));
     }
 
     #[test]

@@ -12,13 +12,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pg_types::{CommandId, RelFileLocator, Tid, Xid};
+use pg_types::{CommandId, Lsn, Oid, RelFileLocator, Tid, Timestamp, Xid};
 
 use crate::catalog::Undo;
 use crate::invalidation_queue::InvalidationQueue;
 
 /// A row of a user table that appears or disappears with its transaction.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RowChange {
     /// The table's file.
     pub(crate) filenode: u32,
@@ -26,6 +26,17 @@ pub(crate) struct RowChange {
     pub(crate) at_commit: Option<Tid>,
     /// The row that everybody sees if it does not.
     pub(crate) at_abort: Option<Tid>,
+}
+
+/// Where a replicated transaction comes from (`replication/logical/origin.c`: `replorigin_session_origin` and its two mates).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    /// The origin's id, which its records carry.
+    pub(crate) id: u16,
+    /// Position of the commit there.
+    pub(crate) lsn: Lsn,
+    /// Time of the commit there.
+    pub(crate) time: Timestamp,
 }
 
 /// One level: the transaction itself or a savepoint.
@@ -45,6 +56,8 @@ pub(crate) struct Level {
     pub(crate) drop_at_commit: Vec<RelFileLocator>,
     /// Files made here, to drop at abort.
     pub(crate) drop_at_abort: Vec<RelFileLocator>,
+    /// Relations whose AccessExclusive lock it was the first to take.
+    pub(crate) exclusive_locks: Vec<Oid>,
     /// Rows of user tables.
     pub(crate) rows: Vec<RowChange>,
     /// Messages owed.
@@ -70,6 +83,10 @@ pub(crate) struct Transaction {
     pub(crate) top_logged: bool,
     /// It took an AccessExclusive lock.
     pub(crate) access_exclusive: bool,
+    /// It used a temporary table, which keeps it from being prepared (`XACT_FLAGS_ACCESSEDTEMPNAMESPACE`).
+    pub(crate) used_temp: bool,
+    /// Where it comes from, if from elsewhere.
+    pub(crate) origin: Option<Origin>,
     /// Records written.
     pub(crate) records: u64,
     /// What it did, in words.
@@ -88,6 +105,8 @@ impl Transaction {
             unreported: Vec::new(),
             top_logged: false,
             access_exclusive: false,
+            used_temp: false,
+            origin: None,
             records: 0,
             did: Vec::new(),
         }

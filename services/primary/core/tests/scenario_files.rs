@@ -64,6 +64,16 @@ fn errors_say_where_and_what_would_be_right() {
         ("table = \"t_1\", ", "", 15, 10, "either 'table' or 'partitions_of'"),
         ("insert =", "upsert =", 15, 12, "upsert"),
         ("\"1s\"", "\"9999h\"", 4, 12, "longer than a year"),
+        ("steps = [{", "steps = [{ prepare = { gid = \"a\" } }, {", 15, 10, "set max_prepared_transactions"),
+        (
+            "steps = [{",
+            "steps = [{ savepoint = \"a\" }, { commit_prepared = { gid = \"a\" } }, {",
+            15,
+            31,
+            "inside a transaction",
+        ),
+        ("steps = [{", "steps = [{ rollback = { to = \"a\" } }, {", 15, 0, "unknown field"),
+        ("every =", "origin = 65535\nevery =", 14, 10, "1 to 65534"),
         ("every =", "after = [\"b\"]\nevery =", 14, 10, "no actor above is named 'b'"),
         ("name = \"a\"", "name = \"a\u{1b}[31m\"", 12, 0, ""),
     ];

@@ -224,6 +224,12 @@ pub struct PrepareRecord {
     pub commit_locators: Vec<RelFileLocator>,
     /// Files that its abort will drop.
     pub abort_locators: Vec<RelFileLocator>,
+    /// How many statistics entries its commit will drop (15 and later).
+    pub commit_stats: u32,
+    /// How many statistics entries its abort will drop (15 and later).
+    pub abort_stats: u32,
+    /// Origin's position and time, if it came from elsewhere.
+    pub origin: Option<(Lsn, Timestamp)>,
 }
 
 /// `xl_xact_assignment`.

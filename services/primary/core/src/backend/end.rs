@@ -1,24 +1,28 @@
 //! The end of transactions and subtransactions (`access/transam/xact.c`: `RecordTransactionCommit`, `RecordTransactionAbort`).
 
-use pg_types::record::{AbortRecord, CommitRecord, StandbyInvalidationsRecord, xinfo};
-use pg_types::{Lsn, Oid, RecordBody, RelFileLocator, Xid};
+use std::collections::BTreeSet;
 
-use super::{Backend, Result, StatementError};
-use crate::catalog::DATABASE;
+use pg_types::record::{AbortRecord, CommitRecord, StandbyInvalidationsRecord, xinfo};
+use pg_types::{Lsn, Oid, RecordBody, RelFileLocator, Timestamp, Xid};
+
+use super::{Backend, Cluster, Result, StatementError};
+use crate::catalog::{DATABASE, Undo};
 use crate::sink::Placed;
-use crate::xact::Level;
+use crate::xact::{Level, RowChange};
 
 /// How a transaction ended.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Ended {
-    /// It committed.
+    /// What it did is there for everybody.
     pub(crate) committed: bool,
     /// Its xid, invalid if it wrote nothing that needs one.
     pub(crate) xid: Xid,
     /// Its committed subtransactions.
     pub(crate) subxids: usize,
-    /// Messages in its commit record.
+    /// Messages in its commit record (or in the record that prepared it).
     pub(crate) messages: usize,
+    /// Rows of user tables that it changed, without what it took back.
+    pub(crate) rows: Vec<RowChange>,
     /// Where its last record lies, if it wrote one.
     pub(crate) placed: Option<Placed>,
 }
@@ -34,41 +38,26 @@ impl Ended {
 impl Backend<'_> {
     /// COMMIT. Open savepoints are released first. The transaction is over afterwards.
     pub(crate) fn commit(&mut self) -> Result<Ended> {
-        self.command_counter_increment()?;
-        while self.xact.levels.len() > 1 {
-            self.release_top();
-        }
-        let top = std::mem::take(self.xact.level());
+        let top = self.finish_statements()?;
         let messages = top.queue.committed(self.cluster.catalog.traits.message_order);
         let count = messages.len();
         if !top.xid.is_valid() {
             let placed = if messages.is_empty() { None } else { Some(self.standby_invalidations(messages)?) };
-            return Ok(Ended { committed: true, xid: Xid::INVALID, subxids: 0, messages: count, placed });
+            self.cluster.exclusive_locks.remove(&self.xact.session);
+            return Ok(Ended { committed: true, xid: Xid::INVALID, subxids: 0, messages: count, rows: top.rows, placed });
         }
-        let newest = newest(top.xid, &top.children);
         let subxids = top.children.len();
-        let body = RecordBody::Commit(Box::new(CommitRecord {
-            time: self.now,
-            xinfo: if self.xact.access_exclusive { xinfo::HAS_AE_LOCKS } else { 0 } | self.commit_chunks(&top, count),
-            db: DATABASE,
-            spc: Oid::DEFAULT_TABLESPACE,
-            subxids: top.children,
-            dropped_locators: newest_first(&top.drop_at_commit),
+        let record = CommitRecord {
+            xinfo: if self.xact.access_exclusive { xinfo::HAS_AE_LOCKS } else { 0 },
+            dropped_stats: self.cluster.stats_dropped_by(&top).0,
             messages,
-            ..CommitRecord::default()
-        }));
+            ..self.commit_record(&top)
+        };
+        let body = RecordBody::Commit(Box::new(with_commit_flags(record)));
         self.xact.level().xid = top.xid;
         let placed = self.insert(&body)?;
-        self.cluster.procs.end(self.xact.session, newest);
-        for file in &top.drop_at_commit {
-            self.cluster.catalog.drop_file(file.rel);
-        }
-        for row in top.rows {
-            if let Some(tid) = row.at_commit {
-                self.cluster.catalog.rows(row.filenode).publish(tid);
-            }
-        }
-        Ok(Ended { committed: true, xid: top.xid, subxids, messages: count, placed: Some(placed) })
+        self.cluster.after_commit(self.xact.session, &top);
+        Ok(Ended { committed: true, xid: top.xid, subxids, messages: count, rows: top.rows, placed: Some(placed) })
     }
 
     /// ROLLBACK. Every open subtransaction is aborted on its own first. The transaction is over afterwards.
@@ -78,7 +67,16 @@ impl Backend<'_> {
         }
         let placed = self.abort_top()?;
         let xid = self.xact.top_xid();
-        Ok(Ended { committed: false, xid, subxids: 0, messages: 0, placed })
+        Ok(Ended { committed: false, xid, subxids: 0, messages: 0, rows: Vec::new(), placed })
+    }
+
+    /// What precedes COMMIT and PREPARE: the last command ends, open savepoints are released. Gives what the transaction owes.
+    pub(super) fn finish_statements(&mut self) -> Result<Level> {
+        self.command_counter_increment()?;
+        while self.xact.levels.len() > 1 {
+            self.release_top();
+        }
+        Ok(std::mem::take(self.xact.level()))
     }
 
     /// RELEASE SAVEPOINT: it and the savepoints inside it become part of what is around them.
@@ -116,6 +114,7 @@ impl Backend<'_> {
         parent.undo.append(&mut child.undo);
         parent.drop_at_commit.append(&mut child.drop_at_commit);
         parent.drop_at_abort.append(&mut child.drop_at_abort);
+        parent.exclusive_locks.append(&mut child.exclusive_locks);
         parent.rows.append(&mut child.rows);
         parent.queue.merge_committed(child.queue);
     }
@@ -126,7 +125,10 @@ impl Backend<'_> {
         let is_sub = self.xact.levels.len() > 1;
         let level = std::mem::take(self.xact.level());
         let placed = if level.xid.is_valid() {
-            let body = self.abort_record(&level);
+            let xinfo = if self.xact.access_exclusive { xinfo::HAS_AE_LOCKS } else { 0 };
+            let record =
+                AbortRecord { xinfo, dropped_stats: self.cluster.stats_dropped_by(&level).1, ..self.abort_record(&level) };
+            let body = RecordBody::Abort(Box::new(with_abort_flags(record)));
             let current = self.xact.level();
             (current.xid, current.top_xid_logged) = (level.xid, level.top_xid_logged);
             Some(self.insert(&body)?)
@@ -135,55 +137,47 @@ impl Backend<'_> {
         };
         if is_sub {
             self.xact.levels.pop();
-        }
-        if level.xid.is_valid() {
             let mut xids = level.children.clone();
-            xids.push(level.xid);
+            xids.extend(Some(level.xid).filter(|xid| xid.is_valid()));
             self.xact.unreported.retain(|xid| !xids.contains(xid));
-            if is_sub {
-                self.cluster.procs.abort_sub(self.xact.session, &xids);
-            } else {
-                self.cluster.procs.end(self.xact.session, newest(level.xid, &level.children));
+            self.cluster.procs.abort_sub(self.xact.session, &xids);
+            if let Some(held) = self.cluster.exclusive_locks.get_mut(&self.xact.session) {
+                held.retain(|rel| !level.exclusive_locks.contains(rel));
             }
-        }
-        level.undo.into_iter().rev().for_each(|undo| self.cluster.catalog.undo(undo));
-        level.drop_at_abort.iter().for_each(|file| self.cluster.catalog.drop_file(file.rel));
-        for row in level.rows.iter().rev() {
-            if let Some(tid) = row.at_abort {
-                self.cluster.catalog.rows(row.filenode).publish(tid);
-            }
+            self.cluster.undo(level);
+        } else {
+            self.cluster.after_abort(self.xact.session, level);
         }
         Ok(placed)
     }
 
-    /// `XactLogAbortRecord`. Unlike a commit record it does not tell the database.
-    fn abort_record(&self, level: &Level) -> RecordBody {
-        let dropped = newest_first(&level.drop_at_abort);
-        let stats = if self.cluster.catalog.traits.dropped_stats { dropped.len() as u32 } else { 0 };
-        let chunks = [
-            (!level.children.is_empty(), xinfo::HAS_SUBXACTS),
-            (!dropped.is_empty(), xinfo::HAS_RELFILELOCATORS),
-            (stats > 0, xinfo::HAS_DROPPED_STATS),
-            (self.xact.access_exclusive, xinfo::HAS_AE_LOCKS),
-        ];
-        RecordBody::Abort(Box::new(AbortRecord {
+    /// What commit records of all kinds have in common. With wal_level = logical the database is always told.
+    pub(super) fn commit_record(&self, top: &Level) -> CommitRecord {
+        CommitRecord {
             time: self.now,
-            xinfo: flags(&chunks),
-            subxids: level.children.clone(),
-            dropped_locators: dropped,
-            dropped_stats: stats,
-            ..AbortRecord::default()
-        }))
+            db: DATABASE,
+            spc: Oid::DEFAULT_TABLESPACE,
+            subxids: top.children.clone(),
+            dropped_locators: newest_first(&top.drop_at_commit),
+            origin: self.told_origin(),
+            ..CommitRecord::default()
+        }
     }
 
-    /// Flags of the chunks that a commit record will have. With wal_level = logical the database is always told.
-    fn commit_chunks(&self, top: &Level, messages: usize) -> u32 {
-        let chunks = [
-            (!top.children.is_empty(), xinfo::HAS_SUBXACTS),
-            (!top.drop_at_commit.is_empty(), xinfo::HAS_RELFILELOCATORS),
-            (messages > 0, xinfo::HAS_INVALS),
-        ];
-        flags(&chunks) | xinfo::HAS_DBINFO
+    /// What abort records of all kinds have in common. Unlike a commit record a plain one does not tell the database.
+    pub(super) fn abort_record(&self, level: &Level) -> AbortRecord {
+        AbortRecord {
+            time: self.now,
+            subxids: level.children.clone(),
+            dropped_locators: newest_first(&level.drop_at_abort),
+            origin: self.told_origin().filter(|_| self.cluster.catalog.traits.abort_tells_origin),
+            ..AbortRecord::default()
+        }
+    }
+
+    /// Position and time of the commit at the origin.
+    pub(super) fn told_origin(&self) -> Option<(Lsn, Timestamp)> {
+        self.xact.origin.map(|origin| (origin.lsn, origin.time))
     }
 
     /// `LogStandbyInvalidations`: messages of a commit without xid.
@@ -197,6 +191,86 @@ impl Backend<'_> {
     }
 }
 
+impl Cluster {
+    /// What follows a commit record: nobody waits for the transaction any more, files go, rows are there for everybody.
+    pub(super) fn after_commit(&mut self, proc: usize, top: &Level) {
+        self.procs.end(proc, newest(top.xid, &top.children));
+        self.exclusive_locks.remove(&proc);
+        for file in &top.drop_at_commit {
+            self.catalog.drop_file(file.rel);
+        }
+        for row in &top.rows {
+            if let Some(tid) = row.at_commit {
+                self.catalog.rows(row.filenode).publish(tid);
+            }
+        }
+    }
+
+    /// What follows an abort record: nobody waits any more, everything is undone.
+    pub(super) fn after_abort(&mut self, proc: usize, top: Level) {
+        if top.xid.is_valid() {
+            self.procs.end(proc, newest(top.xid, &top.children));
+        }
+        self.exclusive_locks.remove(&proc);
+        self.undo(top);
+    }
+
+    /// Takes back what a level did.
+    fn undo(&mut self, level: Level) {
+        level.undo.into_iter().rev().for_each(|undo| self.catalog.undo(undo));
+        level.drop_at_abort.iter().for_each(|file| self.catalog.drop_file(file.rel));
+        for row in level.rows.iter().rev() {
+            if let Some(tid) = row.at_abort {
+                self.catalog.rows(row.filenode).publish(tid);
+            }
+        }
+    }
+
+    /// Statistics entries that a level's commit and its abort drop (`utils/activity/pgstat_xact.c`): of relations that it
+    /// dropped, and of those that it made.
+    pub(super) fn stats_dropped_by(&self, level: &Level) -> (u32, u32) {
+        if !self.catalog.traits.dropped_stats {
+            return (0, 0);
+        }
+        let (mut dropped, mut made) = (BTreeSet::new(), 0);
+        for undo in &level.undo {
+            let Undo::Relation(oid, before) = undo else { continue };
+            made += u32::from(before.is_none());
+            if self.catalog.relation(*oid).is_none() {
+                dropped.insert(*oid);
+            }
+        }
+        (dropped.len() as u32, made)
+    }
+}
+
+/// Sets the flags of the chunks that a commit record has.
+pub(super) fn with_commit_flags(mut r: CommitRecord) -> CommitRecord {
+    r.xinfo |= flags(&[
+        (true, xinfo::HAS_DBINFO),
+        (!r.subxids.is_empty(), xinfo::HAS_SUBXACTS),
+        (!r.dropped_locators.is_empty(), xinfo::HAS_RELFILELOCATORS),
+        (r.dropped_stats > 0, xinfo::HAS_DROPPED_STATS),
+        (!r.messages.is_empty(), xinfo::HAS_INVALS),
+        (r.prepared_xid.is_valid(), xinfo::HAS_TWOPHASE | xinfo::HAS_GID),
+        (r.origin.is_some(), xinfo::HAS_ORIGIN),
+    ]);
+    r
+}
+
+/// Sets the flags of the chunks that an abort record has.
+pub(super) fn with_abort_flags(mut r: AbortRecord) -> AbortRecord {
+    r.xinfo |= flags(&[
+        (r.db.is_valid(), xinfo::HAS_DBINFO),
+        (!r.subxids.is_empty(), xinfo::HAS_SUBXACTS),
+        (!r.dropped_locators.is_empty(), xinfo::HAS_RELFILELOCATORS),
+        (r.dropped_stats > 0, xinfo::HAS_DROPPED_STATS),
+        (r.prepared_xid.is_valid(), xinfo::HAS_TWOPHASE | xinfo::HAS_GID),
+        (r.origin.is_some(), xinfo::HAS_ORIGIN),
+    ]);
+    r
+}
+
 /// Flags from conditions.
 fn flags(bits: &[(bool, u32)]) -> u32 {
     bits.iter().filter(|(on, _)| *on).fold(0, |sum, (_, bit)| sum | bit)
@@ -208,6 +282,6 @@ fn newest(xid: Xid, children: &[Xid]) -> Xid {
 }
 
 /// Pending deletes are kept newest first.
-fn newest_first(files: &[RelFileLocator]) -> Vec<RelFileLocator> {
+pub(super) fn newest_first(files: &[RelFileLocator]) -> Vec<RelFileLocator> {
     files.iter().rev().copied().collect()
 }

@@ -12,12 +12,16 @@
 //! | `mod` | xids, records, subtransactions' assignment |
 //! | `catalog_change` | rows of catalogs and the messages that follow |
 //! | `end` | commit, abort, savepoints |
+//! | `prepared` | PREPARE TRANSACTION, COMMIT PREPARED, ROLLBACK PREPARED |
 //!
 //! Differences from PostgreSQL: no index records, no sequence records and no page images are written (no decoder or standby
 //! path that we model reads them), and space of dead rows is not reused.
 
 mod catalog_change;
 mod end;
+mod prepared;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use pg_types::record::{AssignmentRecord, StandbyLock};
 use pg_types::{Oid, RecordBody, Timestamp, Xid};
@@ -26,6 +30,7 @@ use crate::catalog::{Catalog, DATABASE, Relation};
 use crate::error::PrimaryError;
 use crate::proc_array::ProcArray;
 use crate::sink::{Placed, WalSink};
+use crate::twophase::TwoPhaseState;
 use crate::xact::Transaction;
 
 pub(crate) use end::Ended;
@@ -46,13 +51,36 @@ pub(crate) struct Cluster {
     oids_reserved: u32,
     /// Something was logged since the last record of running transactions.
     pub(crate) wrote_since_snapshot: bool,
+    /// Prepared transactions.
+    pub(crate) twophase: TwoPhaseState,
+    /// Relations that running and prepared transactions hold an AccessExclusive lock on, by slot of the proc array.
+    pub(crate) exclusive_locks: BTreeMap<usize, BTreeSet<Oid>>,
 }
 
 impl Cluster {
+    /// Whether a record of a replicated transaction carries its origin (`XLOG_INCLUDE_ORIGIN`): those that decoding looks at.
+    fn tells_origin(&self, body: &RecordBody) -> bool {
+        use RecordBody as B;
+        match body {
+            B::Insert(_) | B::MultiInsert(_) | B::Update(_) | B::Truncate(_) | B::Confirm(_) => true,
+            B::Delete(delete) => !delete.super_deletion,
+            B::Commit(_) | B::Prepare(_) | B::LogicalMessage(_) => true,
+            B::Abort(abort) => self.catalog.traits.abort_tells_origin || abort.prepared_xid.is_valid(),
+            _ => false,
+        }
+    }
+
     /// A cluster with this catalog.
     #[must_use]
     pub(crate) fn new(catalog: Catalog, procs: ProcArray) -> Cluster {
-        Cluster { catalog, procs, oids_reserved: 0, wrote_since_snapshot: false }
+        Cluster {
+            catalog,
+            procs,
+            oids_reserved: 0,
+            wrote_since_snapshot: false,
+            twophase: TwoPhaseState::default(),
+            exclusive_locks: BTreeMap::new(),
+        }
     }
 }
 
@@ -102,7 +130,8 @@ impl Backend<'_> {
         let tell = is_sub && tells_top && xid.is_valid() && !level.top_xid_logged;
         level.top_xid_logged |= tell;
         let top = if tell { top_xid } else { Xid::INVALID };
-        let placed = self.sink.append(xid, top, 0, body).map_err(PrimaryError::Sink)?;
+        let origin = self.xact.origin.filter(|_| self.cluster.tells_origin(body)).map_or(0, |origin| origin.id);
+        let placed = self.sink.append(xid, top, origin, body).map_err(PrimaryError::Sink)?;
         self.xact.top_logged |= !is_sub && xid.is_valid();
         self.xact.records += 1;
         self.cluster.wrote_since_snapshot = true;
@@ -144,6 +173,9 @@ impl Backend<'_> {
     pub(crate) fn log_access_exclusive_lock(&mut self, rel: Oid) -> Result<()> {
         let xid = self.xid()?;
         self.xact.access_exclusive = true;
+        if self.cluster.exclusive_locks.entry(self.xact.session).or_default().insert(rel) {
+            self.xact.level().exclusive_locks.push(rel);
+        }
         self.insert(&RecordBody::StandbyLocks(vec![StandbyLock { xid, db: DATABASE, rel }]))?;
         Ok(())
     }

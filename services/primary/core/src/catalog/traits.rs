@@ -30,6 +30,8 @@ pub struct CatalogTraits {
     pub dropped_stats: bool,
     /// A checkpoint's redo position has a record of its own (17 and later).
     pub checkpoint_redo: bool,
+    /// Abort records tell a replicated transaction's origin (16 and later), not only those of prepared transactions.
+    pub abort_tells_origin: bool,
 }
 
 /// PostgreSQL 13.
@@ -45,6 +47,7 @@ const V13: CatalogTraits = CatalogTraits {
     inplace_messages: false,
     dropped_stats: false,
     checkpoint_redo: false,
+    abort_tells_origin: false,
 };
 
 /// PostgreSQL 14.
@@ -62,7 +65,7 @@ const V15: CatalogTraits =
     CatalogTraits { version: PgVersion::V15, message_order: MessageOrder::OldestFirst, dropped_stats: true, ..V14 };
 
 /// PostgreSQL 16.
-const V16: CatalogTraits = CatalogTraits { version: PgVersion::V16, ..V15 };
+const V16: CatalogTraits = CatalogTraits { version: PgVersion::V16, abort_tells_origin: true, ..V15 };
 
 /// PostgreSQL 17.
 const V17: CatalogTraits = CatalogTraits { version: PgVersion::V17, toast_index_first: true, checkpoint_redo: true, ..V16 };

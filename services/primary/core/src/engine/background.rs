@@ -1,12 +1,13 @@
 //! What the server writes on its own: start, checkpoints, running transactions (`access/transam/xlog.c`: `StartupXLOG`,
 //! `CreateCheckPoint`; `storage/ipc/standby.c`: `LogStandbySnapshot`; `postmaster/bgwriter.c`).
 
-use pg_types::record::{CheckpointRecord, ParameterChangeRecord};
+use pg_types::record::{CheckpointRecord, ParameterChangeRecord, StandbyLock};
 use pg_types::{Lsn, Oid, RecordBody, Timestamp, Xid};
 
 use crate::backend::Cluster;
+use crate::catalog::DATABASE;
 use crate::error::PrimaryError;
-use crate::scenario::ServerPlan;
+use crate::scenario::{ServerPlan, StatementPlan};
 use crate::sink::WalSink;
 
 /// `wal_level = logical`.
@@ -39,11 +40,30 @@ impl Cluster {
         self.log_running_xacts(sink)
     }
 
+    /// What a session asks the server for: CHECKPOINT, `pg_log_standby_snapshot()`, `pg_switch_wal()`.
+    pub(super) fn on_demand(
+        &mut self,
+        statement: &StatementPlan,
+        now: Timestamp,
+        sink: &mut dyn WalSink,
+    ) -> Result<(), PrimaryError> {
+        match statement {
+            StatementPlan::Checkpoint => self.log_checkpoint(now, sink),
+            StatementPlan::SwitchWal => append(sink, &RecordBody::Switch).map(|_| ()),
+            _ => self.log_running_xacts(sink),
+        }
+    }
+
     /// An online checkpoint, unless nothing was logged since the last record of running transactions.
     pub(super) fn online_checkpoint(&mut self, now: Timestamp, sink: &mut dyn WalSink) -> Result<(), PrimaryError> {
         if !self.wrote_since_snapshot {
             return Ok(());
         }
+        self.log_checkpoint(now, sink)
+    }
+
+    /// `CreateCheckPoint`, online.
+    fn log_checkpoint(&mut self, now: Timestamp, sink: &mut dyn WalSink) -> Result<(), PrimaryError> {
         let redo = sink.next_lsn();
         if self.catalog.traits.checkpoint_redo {
             append(sink, &RecordBody::CheckpointRedo)?;
@@ -58,8 +78,16 @@ impl Cluster {
         if self.wrote_since_snapshot { self.log_running_xacts(sink) } else { Ok(()) }
     }
 
-    /// `LogStandbySnapshot`, without the locks (our sessions' locks end with their transactions, which a standby sees).
+    /// `LogStandbySnapshot`: AccessExclusive locks that are held, then running transactions.
     pub(super) fn log_running_xacts(&mut self, sink: &mut dyn WalSink) -> Result<(), PrimaryError> {
+        let held = self.exclusive_locks.iter().flat_map(|(proc, rels)| rels.iter().map(move |rel| (*proc, *rel)));
+        let locks: Vec<StandbyLock> = held
+            .map(|(proc, rel)| StandbyLock { xid: self.procs.xid_of(proc), db: DATABASE, rel })
+            .filter(|lock| lock.xid.is_valid())
+            .collect();
+        if !locks.is_empty() {
+            append(sink, &RecordBody::StandbyLocks(locks))?;
+        }
         append(sink, &RecordBody::RunningXacts(Box::new(self.procs.running_xacts())))?;
         self.wrote_since_snapshot = false;
         Ok(())

@@ -10,6 +10,7 @@ use crate::proc_array::ProcArray;
 use crate::rng::seeded;
 use crate::scenario::{Blanks, Plan, TablePlan};
 use crate::sink::NullSink;
+use crate::twophase::TwoPhaseState;
 use crate::xact::Transaction;
 
 use super::{Continuation, named};
@@ -34,7 +35,9 @@ pub(super) fn bootstrap(
         }
     }
     let next_xid = from.map_or(FullXid(plan.server.first_xid), |from| from.next_xid);
-    Ok(Cluster::new(cluster.catalog, ProcArray::new(next_xid)))
+    let mut cluster = Cluster::new(cluster.catalog, ProcArray::new(next_xid));
+    cluster.twophase = TwoPhaseState::new(plan.server.max_prepared_transactions);
+    Ok(cluster)
 }
 
 /// One table with its partitions and rows.

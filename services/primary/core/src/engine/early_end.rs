@@ -1,21 +1,25 @@
 //! How a run ends before its scenario does: by somebody's wish, by a limit, or since a statement was refused.
 //!
 //! The log must be as good as after any other run, so that another can follow: open transactions are rolled back as their sessions would
-//! do when they are told to leave (`postmaster/postmaster.c`: smart becomes fast shutdown), then it is logged that nothing runs, and
+//! do when they are told to leave (`postmaster/postmaster.c`: smart becomes fast shutdown), prepared ones as well, then it is logged that nothing runs, and
 //! the segment is switched. Sessions are asked in the order of their numbers, so the end is as repeatable as the run.
 
-use super::{CountingSink, Engine, session};
+use pg_types::Timestamp;
+
+use super::{CountingSink, Engine, named, session};
+use crate::backend::Backend;
 use crate::clock::Clock;
 use crate::error::PrimaryError;
 use crate::rng::Rng;
 use crate::sink::WalSink;
+use crate::xact::Transaction;
 
 impl Engine {
     /// Ends the run here. Nothing happens to one that has ended, or that has not begun.
     ///
     /// # Errors
     /// The log refuses.
-    pub fn end_early(&mut self, clock: &mut dyn Clock, rng: &mut dyn Rng, sink: &mut dyn WalSink) -> Result<(), PrimaryError> {
+    pub fn end_early(&mut self, clock: &mut dyn Clock, _rng: &mut dyn Rng, sink: &mut dyn WalSink) -> Result<(), PrimaryError> {
         if self.finished || self.started.is_none() {
             return Ok(());
         }
@@ -32,11 +36,24 @@ impl Engine {
                 elapsed_us: self.elapsed_us,
                 now,
             };
-            if let Some(truth) = self.sessions[index].abort(context, rng, &mut counting)? {
+            if let Some(truth) = self.sessions[index].abort(context, &mut counting)? {
                 self.count(&truth);
                 self.locks.release(index);
             }
         }
-        self.finish(sink).map(drop)
+        self.finish(now, sink).map(drop)
+    }
+
+    /// Rolls back what is still prepared: whatever follows in the log could not end it.
+    pub(super) fn roll_back_prepared(&mut self, now: Timestamp, sink: &mut dyn WalSink) -> Result<(), PrimaryError> {
+        for gid in self.cluster.twophase.gids() {
+            let mut counting = CountingSink { inner: sink, summary: &mut self.summary };
+            let mut xact = Transaction::new(self.sessions.len());
+            let mut backend = Backend { cluster: &mut self.cluster, xact: &mut xact, sink: &mut counting, now };
+            let finished = backend.finish_prepared(&gid, false);
+            finished.map_err(|error| named("the end", "ROLLBACK PREPARED", error))?;
+            self.summary.rolled_back += 1;
+        }
+        Ok(())
     }
 }

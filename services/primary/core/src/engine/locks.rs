@@ -43,6 +43,18 @@ impl LockTable {
         true
     }
 
+    /// Hands everything that a session holds to another holder (a prepared transaction). O(locked relations).
+    pub(super) fn transfer(&mut self, from: usize, to: usize) {
+        for held in self.0.values_mut() {
+            if held.shared.remove(&from) {
+                held.shared.insert(to);
+            }
+            if held.exclusive == Some(from) {
+                held.exclusive = Some(to);
+            }
+        }
+    }
+
     /// Releases everything that a session holds. O(locked relations).
     pub(super) fn release(&mut self, session: usize) {
         self.0.retain(|_, held| {

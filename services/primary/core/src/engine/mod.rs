@@ -17,6 +17,7 @@
 
 mod background;
 mod bootstrap;
+mod control;
 mod early_end;
 mod locks;
 mod rate;
@@ -29,7 +30,7 @@ use std::collections::BinaryHeap;
 
 use pg_types::{Lsn, PgVersion, RecordBody, Timestamp, Xid};
 
-pub use truth::{Continuation, RunSummary, TransactionTruth};
+pub use truth::{Continuation, RowCounts, RunSummary, TransactionEnd, TransactionTruth};
 
 use crate::backend::{Cluster, StatementError};
 use crate::catalog::Catalog;
@@ -226,12 +227,12 @@ impl Engine {
             return Ok(Step::Done);
         }
         if self.unfinished.iter().all(|sessions| *sessions == 0) {
-            return self.finish(sink);
+            return self.finish(clock.now(), sink);
         }
         if self.active == 0 && !self.blocked.is_empty() {
             return Err(self.deadlock());
         }
-        let Some(Reverse((due, _, event))) = self.queue.pop() else { return self.finish(sink) };
+        let Some(Reverse((due, _, event))) = self.queue.pop() else { return self.finish(clock.now(), sink) };
         clock.advance_to(after(started, due));
         self.elapsed_us = due;
         self.summary.simulated_us = due;
@@ -262,7 +263,8 @@ impl Engine {
     }
 
     /// I3: that nothing runs, and the switch.
-    fn finish(&mut self, sink: &mut dyn WalSink) -> Result<Step, PrimaryError> {
+    fn finish(&mut self, now: Timestamp, sink: &mut dyn WalSink) -> Result<Step, PrimaryError> {
+        self.roll_back_prepared(now, sink)?;
         let mut sink = CountingSink { inner: sink, summary: &mut self.summary };
         self.cluster.log_running_xacts(&mut sink)?;
         sink.append(Xid::INVALID, Xid::INVALID, 0, &RecordBody::Switch).map_err(PrimaryError::Sink)?;
@@ -339,12 +341,15 @@ impl Engine {
 
     /// Adds an ended transaction to the summary.
     fn count(&mut self, truth: &TransactionTruth) {
-        match (truth.committed, truth.lsn.is_valid()) {
-            (true, true) => self.summary.committed += 1,
-            (true, false) => {}
-            (false, _) => self.summary.rolled_back += 1,
+        match truth.end {
+            TransactionEnd::Prepare => self.summary.prepared += 1,
+            TransactionEnd::Commit | TransactionEnd::CommitPrepared if truth.lsn.is_valid() => self.summary.committed += 1,
+            TransactionEnd::Commit | TransactionEnd::CommitPrepared => {}
+            TransactionEnd::Rollback | TransactionEnd::RollbackPrepared => self.summary.rolled_back += 1,
         }
-        self.summary.messages += truth.messages as u64;
+        if truth.committed {
+            self.summary.messages += truth.messages as u64;
+        }
     }
 
     /// A session has nothing left to do; actors that waited for its actor may start.

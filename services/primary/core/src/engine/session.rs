@@ -1,16 +1,21 @@
 //! One session: transaction after transaction, each a list of statements.
 
-use pg_types::Timestamp;
+use pg_types::{Lsn, Timestamp};
 
 use super::locks::{LockMode, LockTable};
 use super::statement::{Resolved, resolve};
-use super::truth::TransactionTruth;
+use super::truth::{TransactionEnd, TransactionTruth};
 use super::{CountingSink, named};
-use crate::backend::{Backend, Cluster, Ended};
+use crate::backend::{Backend, Cluster, StatementError};
 use crate::error::PrimaryError;
 use crate::rng::{Rng, uniform};
-use crate::scenario::{ActorPlan, Blanks, Plan, StatementPlan, TransactionPlan};
-use crate::xact::Transaction;
+use crate::scenario::{ActorPlan, Blanks, Plan, Scope, StatementPlan, TransactionPlan};
+use crate::xact::{Origin, Transaction};
+
+/// Position of the first commit at an origin.
+const ORIGIN_START: u64 = 0x100_0000;
+/// Bytes from one commit there to the next.
+const ORIGIN_STEP: u64 = 0x400;
 
 /// A session.
 #[derive(Debug)]
@@ -25,21 +30,25 @@ pub(super) struct Session {
     running: Option<Running>,
 }
 
-/// A session's running transaction.
+/// A session's running unit of statements: one transaction, or several that its statements end themselves.
 #[derive(Debug)]
-struct Running {
-    /// Its state.
-    xact: Transaction,
+pub(super) struct Running {
+    /// The transaction.
+    pub(super) xact: Transaction,
     /// Simulated microseconds at its begin.
     begun_us: u64,
     /// Its number among the actor's, from 1.
-    number: u64,
+    pub(super) number: u64,
     /// It will roll back.
-    rolls_back: bool,
+    pub(super) rolls_back: bool,
     /// Which of the actor's kinds of transactions it is.
     kind: usize,
     /// The next statement.
-    next: usize,
+    pub(super) next: usize,
+    /// A statement ran in the transaction.
+    pub(super) in_transaction: bool,
+    /// A transaction of the unit ended by a statement.
+    pub(super) ended: bool,
     /// The loops that it is in, innermost last.
     loops: Vec<Turns>,
     /// The next statement with its names drawn, if it waits for locks.
@@ -116,7 +125,12 @@ impl Session {
         let statements = context.plan.mix.get(running.kind).map_or(&[][..], |kind| kind.statements.as_slice());
         running.turn(statements);
         let Some(statement) = statements.get(running.next) else {
-            return end(running, &mut context, rng, sink);
+            if running.ended && !running.in_transaction {
+                return Ok(Progress::At(context.next_unit(&running, rng)));
+            }
+            let end = if running.rolls_back { TransactionEnd::Rollback } else { TransactionEnd::Commit };
+            let truth = running.end(end, &mut context, sink)?;
+            return Ok(Progress::Ended(truth, context.next_unit(&running, rng)));
         };
         // Kept whatever comes of it: a transaction whose statement was refused is still open.
         let progress = self.statement(statement, &mut running, &mut context, rng, sink);
@@ -144,6 +158,13 @@ impl Session {
             Some(resolved) => resolved,
             None => resolve(statement, context.cluster, blanks, rng).map_err(fail)?,
         };
+        if statement.scope() != Scope::Inside {
+            if statement.scope() == Scope::Alone && running.in_transaction {
+                return Err(fail(StatementError::Refused("it cannot run inside a transaction".to_owned())));
+            }
+            running.next += 1;
+            return running.control(statement, &resolved.name, context, sink);
+        }
         if !context.locks.try_lock(context.index, &resolved.locks) {
             running.resolved = Some(resolved);
             return Ok(Progress::Blocked);
@@ -154,6 +175,7 @@ impl Session {
             context.locks.try_lock(context.index, &[(made, LockMode::Exclusive)]);
         }
         running.next += 1;
+        running.in_transaction = true;
         Ok(Progress::At(context.elapsed_us))
     }
 
@@ -166,14 +188,11 @@ impl Session {
     pub(super) fn abort(
         &mut self,
         mut context: Context<'_>,
-        rng: &mut dyn Rng,
         sink: &mut CountingSink<'_>,
     ) -> Result<Option<Box<TransactionTruth>>, PrimaryError> {
-        let Some(mut running) = self.running.take() else { return Ok(None) };
-        running.rolls_back = true;
-        match end(running, &mut context, rng, sink)? {
-            Progress::Ended(truth, _) => Ok(Some(truth)),
-            Progress::At(_) | Progress::Blocked => Ok(None),
+        match self.running.take() {
+            Some(mut running) => running.end(TransactionEnd::Rollback, &mut context, sink).map(Some),
+            None => Ok(None),
         }
     }
 
@@ -182,13 +201,16 @@ impl Session {
         self.begun += 1;
         *context.begun += 1;
         let percent = context.plan.rollback_percent;
+        let number = *context.begun;
         Running {
-            xact: Transaction::new(context.index),
+            xact: context.transaction(number, 0),
             begun_us: context.elapsed_us,
-            number: *context.begun,
+            number,
             rolls_back: percent > 0 && uniform(rng, 1, 100) <= percent,
             kind: choose(&context.plan.mix, rng),
             next: 0,
+            in_transaction: false,
+            ended: false,
             loops: Vec::new(),
             resolved: None,
         }
@@ -236,31 +258,21 @@ fn choose(mix: &[TransactionPlan], rng: &mut dyn Rng) -> usize {
         .unwrap_or(0)
 }
 
-/// Ends a transaction and says when the session's next one begins.
-fn end(
-    mut running: Running,
-    context: &mut Context<'_>,
-    rng: &mut dyn Rng,
-    sink: &mut CountingSink<'_>,
-) -> Result<Progress, PrimaryError> {
-    let mut backend = Backend { cluster: context.cluster, xact: &mut running.xact, sink, now: context.now };
-    let (what, ended) = if running.rolls_back { ("ROLLBACK", backend.abort()) } else { ("COMMIT", backend.commit()) };
-    let ended: Ended = ended.map_err(|error| named(&context.plan.name, what, error))?;
-    let every = context.plan.every.map_or(0, |every| every.draw(rng));
-    let think = context.plan.think.draw(rng);
-    let next = running.begun_us.saturating_add(every).max(context.elapsed_us.saturating_add(think));
-    let truth = TransactionTruth {
-        actor: context.plan.name.clone(),
-        xid: ended.xid,
-        committed: ended.committed,
-        time: context.now,
-        lsn: ended.lsn(),
-        end_lsn: ended.placed.map_or(pg_types::Lsn::INVALID, |placed| placed.end),
-        subxids: ended.subxids,
-        messages: ended.messages,
-        commands: running.xact.command_id.0,
-        records: running.xact.records,
-        did: running.xact.did,
-    };
-    Ok(Progress::Ended(Box::new(truth), next))
+impl Context<'_> {
+    /// A transaction that did nothing yet. One that comes from an origin has its place in the order of commits there.
+    pub(super) fn transaction(&self, number: u64, next: usize) -> Transaction {
+        let mut xact = Transaction::new(self.index);
+        if self.plan.origin != 0 {
+            let lsn = Lsn(ORIGIN_START.saturating_add(number.saturating_mul(ORIGIN_STEP)).saturating_add(next as u64));
+            xact.origin = Some(Origin { id: self.plan.origin, lsn, time: self.now });
+        }
+        xact
+    }
+
+    /// When the session's next unit begins.
+    fn next_unit(&self, running: &Running, rng: &mut dyn Rng) -> u64 {
+        let every = self.plan.every.map_or(0, |every| every.draw(rng));
+        let think = self.plan.think.draw(rng);
+        running.begun_us.saturating_add(every).max(self.elapsed_us.saturating_add(think))
+    }
 }

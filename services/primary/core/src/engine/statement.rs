@@ -9,7 +9,7 @@ use crate::backend::{Backend, Cluster, Result, StatementError};
 use crate::catalog::RelKind;
 use crate::ddl::create_table::TableSpec;
 use crate::rng::Rng;
-use crate::scenario::{Blanks, StatementPlan, Target, Template};
+use crate::scenario::{Blanks, FinishPrepared, StatementPlan, Target, Template};
 
 /// A statement whose names are drawn.
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ pub(super) struct Resolved {
     /// Relations that it works on.
     tables: Vec<Oid>,
     /// What its truth calls them.
-    name: String,
+    pub(super) name: String,
     /// Locks that it needs before it runs.
     pub(super) locks: Vec<(Oid, LockMode)>,
 }
@@ -49,9 +49,16 @@ pub(super) fn resolve(plan: &StatementPlan, cluster: &Cluster, blanks: Blanks, r
         | StatementPlan::Release(name)
         | StatementPlan::RollbackTo(name)
         | StatementPlan::Message(name, _) => Ok(Resolved { tables: Vec::new(), name: name.clone(), locks: Vec::new() }),
-        StatementPlan::Wait(_) | StatementPlan::Repeat { .. } => {
-            Ok(Resolved { tables: Vec::new(), name: String::new(), locks: Vec::new() })
+        StatementPlan::Prepare(gid) | StatementPlan::FinishPrepared(FinishPrepared { gid, .. }) => {
+            Ok(Resolved { tables: Vec::new(), name: gid.fill(blanks, rng), locks: Vec::new() })
         }
+        StatementPlan::Wait(_)
+        | StatementPlan::Repeat { .. }
+        | StatementPlan::Commit
+        | StatementPlan::Rollback
+        | StatementPlan::Checkpoint
+        | StatementPlan::LogStandbySnapshot
+        | StatementPlan::SwitchWal => Ok(Resolved { tables: Vec::new(), name: String::new(), locks: Vec::new() }),
     }
 }
 
@@ -128,7 +135,16 @@ impl Backend<'_> {
                 self.emit_message(prefix, vec![b'm'; *bytes as usize])?;
                 format!("a message '{prefix}' of {}", counted(*bytes, "byte"))
             }
-            StatementPlan::Wait(_) | StatementPlan::Repeat { .. } => return Ok(None),
+            // The session does these itself.
+            StatementPlan::Wait(_)
+            | StatementPlan::Repeat { .. }
+            | StatementPlan::Commit
+            | StatementPlan::Rollback
+            | StatementPlan::Prepare(_)
+            | StatementPlan::FinishPrepared(_)
+            | StatementPlan::Checkpoint
+            | StatementPlan::LogStandbySnapshot
+            | StatementPlan::SwitchWal => return Ok(None),
         };
         self.command_counter_increment()?;
         self.xact.did.push(did);

@@ -1,6 +1,34 @@
 //! What really happened, for tests and reports: a consumer of the log should find out the same.
 
+use std::collections::BTreeMap;
+
 use pg_types::{FullXid, Lsn, Oid, Timestamp, Xid};
+
+/// How a transaction ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransactionEnd {
+    /// COMMIT.
+    Commit,
+    /// ROLLBACK.
+    Rollback,
+    /// PREPARE TRANSACTION: its session is rid of it, but it is still to be committed or rolled back.
+    Prepare,
+    /// COMMIT PREPARED, perhaps by another session.
+    CommitPrepared,
+    /// ROLLBACK PREPARED, perhaps by another session.
+    RollbackPrepared,
+}
+
+/// Rows of one user table that a transaction changed, without what savepoints took back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RowCounts {
+    /// Inserted.
+    pub inserted: u64,
+    /// Updated.
+    pub updated: u64,
+    /// Deleted.
+    pub deleted: u64,
+}
 
 /// One transaction that ended.
 #[derive(Clone, Debug, PartialEq)]
@@ -9,7 +37,11 @@ pub struct TransactionTruth {
     pub actor: String,
     /// Its xid, invalid if it wrote nothing.
     pub xid: Xid,
-    /// It committed.
+    /// How it ended.
+    pub end: TransactionEnd,
+    /// Its name, if it was prepared.
+    pub gid: Option<String>,
+    /// It committed: what it did is there for everybody from here on.
     pub committed: bool,
     /// When it ended.
     pub time: Timestamp,
@@ -25,6 +57,8 @@ pub struct TransactionTruth {
     pub commands: u32,
     /// Its records.
     pub records: u64,
+    /// Rows of user tables that its commit made visible, by file number.
+    pub rows: BTreeMap<u32, RowCounts>,
     /// What it did, a sentence a statement.
     pub did: Vec<String>,
 }
@@ -45,6 +79,8 @@ pub struct RunSummary {
     pub committed: u64,
     /// Transactions that rolled back.
     pub rolled_back: u64,
+    /// Transactions that were prepared, however they ended later.
+    pub prepared: u64,
     /// Records.
     pub records: u64,
     /// Messages in commit records.

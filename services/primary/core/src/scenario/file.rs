@@ -153,6 +153,8 @@ pub(super) struct ActorFile {
     pub(super) transactions: Option<At<Amount>>,
     /// Transactions of a hundred that roll back.
     pub(super) rollback_percent: Option<At<Amount>>,
+    /// The replication origin that its transactions come from.
+    pub(super) origin: Option<At<Amount>>,
     /// What one transaction does.
     #[serde(default)]
     pub(super) steps: Vec<At<StepFile>>,

@@ -33,7 +33,7 @@ pub use plan::{
     ActorPlan, ConsumerPlan, DecoderHints, FaultKind, FaultPlan, PausedPlan, Plan, ServerPlan, TablePlan, TransactionPlan,
 };
 pub use size::PlanSize;
-pub use statement::{StatementPlan, Target};
+pub use statement::{FinishPrepared, Scope, StatementPlan, Target};
 pub use template::{Blanks, Template};
 
 use crate::clock::Clock;

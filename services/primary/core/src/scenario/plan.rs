@@ -93,6 +93,8 @@ pub struct ActorPlan {
     pub transactions: Option<u64>,
     /// Transactions of a hundred that roll back.
     pub rollback_percent: u64,
+    /// The replication origin that its transactions come from, 0 for none.
+    pub origin: u16,
     /// What transactions do: one of these, by weight. There is at least one, and a weight above 0.
     pub mix: Vec<TransactionPlan>,
 }

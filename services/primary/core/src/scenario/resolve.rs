@@ -45,6 +45,8 @@ pub(super) struct Resolver<'a> {
     known: RefCell<Vec<String>>,
     /// Names of relations that steps refer to, with their places.
     referred: RefCell<Vec<(String, Range<usize>)>>,
+    /// The steps that were read leave a transaction open.
+    pub(super) in_transaction: Cell<bool>,
     /// Place of the step that is read.
     pub(super) step: RefCell<Range<usize>>,
 }
@@ -63,6 +65,7 @@ pub(super) fn plan(file: &ScenarioFile, source: &str, text: &str, overrides: &Ov
         pattern: Cell::new(None),
         known: RefCell::default(),
         referred: RefCell::default(),
+        in_transaction: Cell::new(false),
         step: RefCell::new(0..0),
     };
     resolver.check_name();

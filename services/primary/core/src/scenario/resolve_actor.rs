@@ -17,6 +17,8 @@ const TRANSACTIONS_MAX: u64 = 100_000_000;
 const BYTES_PER_SECOND_MAX: u64 = 1 << 50;
 /// Most kinds of transactions of an actor, and pauses of a consumer.
 const LIST_MAX: usize = 1_000;
+/// Greatest id of a replication origin (`PG_UINT16_MAX` means not to replicate).
+const ORIGIN_MAX: u64 = 65_534;
 /// Greatest weight.
 const WEIGHT_MAX: u64 = 1_000_000;
 
@@ -46,6 +48,7 @@ impl Resolver<'_> {
             think,
             transactions,
             rollback_percent: self.or(&actor.rollback_percent, 0, |a| self.number(a, 0, 100)),
+            origin: self.or(&actor.origin, 0, |a| self.number(a, 1, ORIGIN_MAX)) as u16,
             mix: self.mix(actor),
         }
     }
@@ -107,6 +110,7 @@ impl Resolver<'_> {
     /// Steps as statements, loops before what they repeat.
     fn statements(&self, steps: &[At<StepFile>]) -> Vec<StatementPlan> {
         let mut statements = Vec::new();
+        self.in_transaction.set(false);
         self.push_steps(steps, 1, 0, &mut statements);
         statements
     }

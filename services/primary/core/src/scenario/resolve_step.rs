@@ -1,9 +1,9 @@
 //! From the file's steps to statements: one arm each.
 
 use super::at::At;
-use super::resolve::{ROWS_MAX, Resolver, Said, name};
-use super::statement::{StatementPlan, Target};
-use super::step::{RowsFile, StepFile};
+use super::resolve::{ROWS_MAX, Resolver, SESSIONS_MAX, Said, name};
+use super::statement::{FinishPrepared, Scope, StatementPlan, Target};
+use super::step::{FinishPreparedFile, RowsFile, StepFile};
 use crate::ddl::column::Column;
 
 /// Longest content of a logical message.
@@ -47,6 +47,7 @@ impl Resolver<'_> {
                         self.all_turns(step, turns, (last - first).saturating_add(1));
                         to.push(StatementPlan::Repeat { first, last, statements: 1 });
                     }
+                    self.check_place(step, &statement);
                     to.push(statement);
                 }
             }
@@ -81,6 +82,14 @@ impl Resolver<'_> {
             StepFile::Savepoint(savepoint) => StatementPlan::Savepoint(name(savepoint)?),
             StepFile::Release(savepoint) => StatementPlan::Release(name(savepoint)?),
             StepFile::RollbackTo(savepoint) => StatementPlan::RollbackTo(name(savepoint)?),
+            StepFile::Commit(_) => StatementPlan::Commit,
+            StepFile::Rollback(_) => StatementPlan::Rollback,
+            StepFile::Prepare(prepare) => StatementPlan::Prepare(self.template(&prepare.gid)?),
+            StepFile::CommitPrepared(finish) => self.finish_prepared(finish, true)?,
+            StepFile::RollbackPrepared(finish) => self.finish_prepared(finish, false)?,
+            StepFile::Checkpoint(_) => StatementPlan::Checkpoint,
+            StepFile::LogStandbySnapshot(_) => StatementPlan::LogStandbySnapshot,
+            StepFile::SwitchWal(_) => StatementPlan::SwitchWal,
             StepFile::Message(message) => {
                 let bytes = message.bytes.as_ref().map_or(Ok(0), |bytes| self.number(bytes, 0, MESSAGE_MAX))?;
                 StatementPlan::Message(name(&message.prefix)?, bytes)
@@ -88,6 +97,31 @@ impl Resolver<'_> {
             StepFile::Wait(pause) => StatementPlan::Wait(self.pause(pause)?),
             StepFile::Repeat(_) => return Err("a loop stands beside the statements, not among them".to_owned()),
         })
+    }
+
+    /// COMMIT PREPARED or ROLLBACK PREPARED.
+    fn finish_prepared(&self, finish: &FinishPreparedFile, commit: bool) -> Said<StatementPlan> {
+        let gid = self.template(&finish.gid)?;
+        Ok(StatementPlan::FinishPrepared(FinishPrepared { gid, commit, if_exists: finish.if_exists }))
+    }
+
+    /// Notes what the order of a transaction's statements makes wrong.
+    fn check_place(&self, step: &At<StepFile>, statement: &StatementPlan) {
+        match statement.scope() {
+            Scope::Inside => self.in_transaction.set(true),
+            Scope::Ends => self.in_transaction.set(false),
+            Scope::Alone if self.in_transaction.get() => {
+                let name = statement.name();
+                let why = format!("{name} cannot run inside a transaction: put it first, or 'commit = {{}}' in front of it");
+                self.error(step.span(), why);
+            }
+            Scope::Alone | Scope::Neither => {}
+        }
+        let max_prepared = &self.file.server.max_prepared_transactions;
+        if matches!(statement, StatementPlan::Prepare(_)) && self.or(max_prepared, 0, |a| self.number(a, 0, SESSIONS_MAX)) == 0
+        {
+            self.error(step.span(), "prepared transactions are disabled: set max_prepared_transactions under [server]");
+        }
     }
 
     /// Which tables rows are in.

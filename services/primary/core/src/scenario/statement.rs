@@ -13,6 +13,30 @@ pub enum Target {
     PartitionsOf(Template),
 }
 
+/// How a prepared transaction is ended.
+#[derive(Clone, Debug)]
+pub struct FinishPrepared {
+    /// Its name.
+    pub gid: Template,
+    /// COMMIT PREPARED, not ROLLBACK PREPARED.
+    pub commit: bool,
+    /// That there is none is no error.
+    pub if_exists: bool,
+}
+
+/// How a statement relates to the transaction that is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// It is part of a transaction, and begins one if none is open.
+    Inside,
+    /// It ends the open transaction.
+    Ends,
+    /// It must not run inside a transaction.
+    Alone,
+    /// It has nothing to do with transactions.
+    Neither,
+}
+
 /// One statement.
 #[derive(Clone, Debug)]
 pub enum StatementPlan {
@@ -40,6 +64,20 @@ pub enum StatementPlan {
     Release(String),
     /// ROLLBACK TO SAVEPOINT.
     RollbackTo(String),
+    /// COMMIT.
+    Commit,
+    /// ROLLBACK.
+    Rollback,
+    /// PREPARE TRANSACTION under a name.
+    Prepare(Template),
+    /// COMMIT PREPARED or ROLLBACK PREPARED.
+    FinishPrepared(FinishPrepared),
+    /// CHECKPOINT.
+    Checkpoint,
+    /// `pg_log_standby_snapshot()`.
+    LogStandbySnapshot,
+    /// `pg_switch_wal()`.
+    SwitchWal,
     /// A logical message: prefix and bytes of content.
     Message(String, u64),
     /// Wait with the transaction open.
@@ -72,9 +110,31 @@ impl StatementPlan {
             StatementPlan::Savepoint(..) => "SAVEPOINT",
             StatementPlan::Release(..) => "RELEASE SAVEPOINT",
             StatementPlan::RollbackTo(..) => "ROLLBACK TO SAVEPOINT",
+            StatementPlan::Commit => "COMMIT",
+            StatementPlan::Rollback => "ROLLBACK",
+            StatementPlan::Prepare(_) => "PREPARE TRANSACTION",
+            StatementPlan::FinishPrepared(finish) if finish.commit => "COMMIT PREPARED",
+            StatementPlan::FinishPrepared(_) => "ROLLBACK PREPARED",
+            StatementPlan::Checkpoint => "CHECKPOINT",
+            StatementPlan::LogStandbySnapshot => "pg_log_standby_snapshot",
+            StatementPlan::SwitchWal => "pg_switch_wal",
             StatementPlan::Message(..) => "pg_logical_emit_message",
             StatementPlan::Wait(..) => "wait",
             StatementPlan::Repeat { .. } => "repeat",
+        }
+    }
+    /// How it relates to transactions.
+    #[must_use]
+    pub fn scope(&self) -> Scope {
+        match self {
+            StatementPlan::Commit | StatementPlan::Rollback | StatementPlan::Prepare(_) => Scope::Ends,
+            StatementPlan::FinishPrepared(_) => Scope::Alone,
+            StatementPlan::Wait(_)
+            | StatementPlan::Repeat { .. }
+            | StatementPlan::Checkpoint
+            | StatementPlan::LogStandbySnapshot
+            | StatementPlan::SwitchWal => Scope::Neither,
+            _ => Scope::Inside,
         }
     }
 }

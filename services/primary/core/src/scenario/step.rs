@@ -34,6 +34,22 @@ pub(super) enum StepFile {
     Release(String),
     /// ROLLBACK TO SAVEPOINT.
     RollbackTo(String),
+    /// COMMIT; the next step begins a transaction.
+    Commit(NothingFile),
+    /// ROLLBACK; the next step begins a transaction.
+    Rollback(NothingFile),
+    /// PREPARE TRANSACTION.
+    Prepare(PrepareFile),
+    /// COMMIT PREPARED.
+    CommitPrepared(FinishPreparedFile),
+    /// ROLLBACK PREPARED.
+    RollbackPrepared(FinishPreparedFile),
+    /// CHECKPOINT.
+    Checkpoint(NothingFile),
+    /// `pg_log_standby_snapshot()`: running transactions are logged.
+    LogStandbySnapshot(NothingFile),
+    /// `pg_switch_wal()`: the rest of the segment stays unused.
+    SwitchWal(NothingFile),
     /// A transactional logical message.
     Message(MessageFile),
     /// The transaction stays open.
@@ -122,4 +138,28 @@ pub(super) struct RepeatFile {
     pub(super) times: Amount,
     /// What.
     pub(super) steps: Vec<At<StepFile>>,
+}
+
+/// Nothing needs to be said: `{}`.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NothingFile {}
+
+/// PREPARE TRANSACTION.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PrepareFile {
+    /// The name, which may have blanks.
+    pub(super) gid: String,
+}
+
+/// COMMIT PREPARED or ROLLBACK PREPARED.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FinishPreparedFile {
+    /// The name, which may have blanks.
+    pub(super) gid: String,
+    /// Nothing happens if none is prepared under that name; an error if not said.
+    #[serde(default)]
+    pub(super) if_exists: bool,
 }

@@ -5,6 +5,7 @@ use pg_types::record::PrepareRecord;
 
 use super::assemble::{Put, count};
 use super::standby::put_messages;
+use super::xact::put_stats_items;
 use super::{EncodeError, Encoder};
 
 /// `TWOPHASE_MAGIC`.
@@ -22,7 +23,11 @@ impl Encoder {
         if r.gid.len() > GID_LEN_MAX {
             return Err(EncodeError::TooLarge { what: "a prepared transaction's name", len: r.gid.len(), max: GID_LEN_MAX });
         }
-        let stats_counts = self.profile.dropped_stats_item_len > 0;
+        let stats_words = self.profile.dropped_stats_item_len / 4;
+        if stats_words == 0 && (r.commit_stats > 0 || r.abort_stats > 0) {
+            return Err(self.not_in_version("statistics entries that a prepared transaction drops"));
+        }
+        let (origin_lsn, origin_time) = r.origin.unwrap_or_default();
         let main = self.main();
         main.u32(MAGIC);
         main.u32(0); // total_len, below
@@ -33,16 +38,17 @@ impl Encoder {
         main.u32(count("subtransactions", r.subxids.len())?);
         main.u32(count("files dropped at commit", r.commit_locators.len())?);
         main.u32(count("files dropped at abort", r.abort_locators.len())?);
-        if stats_counts {
-            main.u64(0);
+        if stats_words > 0 {
+            main.u32(count("statistics dropped at commit", r.commit_stats as usize)?);
+            main.u32(count("statistics dropped at abort", r.abort_stats as usize)?);
         }
         main.u32(count("messages", r.messages.len())?);
         main.u8(0);
         main.pad_to(0, main.len().next_multiple_of(2));
         main.u16(r.gid.len() as u16 + 1);
         main.pad_to(0, main.len().next_multiple_of(8));
-        main.u64(0);
-        main.u64(0);
+        main.u64(origin_lsn.0);
+        main.u64(origin_time.0 as u64);
         main.extend_from_slice(&r.gid);
         main.u8(0);
         align(main);
@@ -52,6 +58,10 @@ impl Encoder {
         align(main);
         r.abort_locators.iter().for_each(|rel| main.locator(*rel));
         align(main);
+        for (files, n) in [(&r.commit_locators, r.commit_stats), (&r.abort_locators, r.abort_stats)] {
+            put_stats_items(r.db, files, n, stats_words, main);
+            align(main);
+        }
         put_messages(&r.messages, main);
         main.resize(main.len() + END_RECORD_LEN, 0);
         let total = ((main.len() + CRC_LEN) as u32).to_le_bytes();

@@ -170,12 +170,13 @@ fn chunk_flags(c: &Chunks<'_>) -> u32 {
     there.iter().fold(c.xinfo & !xinfo::CHUNKS, |flags, (on, bit)| if *on { flags | bit } else { flags })
 }
 
-/// Statistics entries of the dropped files; a typed record keeps their number only.
+/// Statistics entries of the dropped files, which are told newest first and the entries oldest first; a typed record keeps
+/// their number only.
 pub(super) fn put_stats_items(db: Oid, files: &[RelFileLocator], n: u32, words: usize, out: &mut Vec<u8>) {
     for i in 0..n as usize {
         out.u32(STATS_KIND_RELATION);
         out.u32(db.0);
-        out.u32(files.get(i).map_or(0, |rel| rel.rel));
+        out.u32(files.iter().rev().nth(i).map_or(0, |rel| rel.rel));
         (3..words).for_each(|_| out.u32(0));
     }
 }

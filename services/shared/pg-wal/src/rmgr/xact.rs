@@ -325,5 +325,8 @@ fn prepare(main: &[u8], profile: &WalProfile) -> Result<PrepareRecord, Malformed
         messages: messages(prepare.messages, profile)?,
         commit_locators: locators(prepare.commit_locators).collect(),
         abort_locators: locators(prepare.abort_locators).collect(),
+        commit_stats: prepare.commit_stats.count,
+        abort_stats: prepare.abort_stats.count,
+        origin: Some(prepare.origin).filter(|(lsn, time)| lsn.is_valid() || time.0 != 0),
     })
 }

@@ -1,0 +1,137 @@
+//! Transactions of every kind write what PostgreSQL 13 to 18 wrote: recorded logs in `tests/golden_xact`, step by step.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+mod support;
+
+use pg_types::{PgVersion, RecordBody, WalRecord};
+use primary_core::rng::seeded;
+use primary_core::{MemorySink, Overrides, Scenario, VirtualClock};
+use support::{Lines, Recorded, compare};
+
+/// Tables as the recording's, and a server with prepared transactions.
+const SETUP: &str = "name = 'test'\nstory = 'A step.'\nseed = 1\n[server]\nmax_prepared_transactions = 10\n\
+    [[tables]]\nname = 't'\ncolumns = ['id int', 'note text']\nrows = 20\n\
+    [[tables]]\nname = 'k'\ncolumns = ['id int primary key', 'note text']\nrows = 20\n\
+    [[tables]]\nname = 'w'\ncolumns = ['id int', 'note text']\nrows = 20\n";
+
+/// One actor that does these steps once.
+fn actor(name: &str, fields: &str, steps: &str) -> String {
+    format!("[[actors]]\nname = '{name}'\ntransactions = 1\n{fields}\nsteps = [{steps}]\n")
+}
+
+/// Runs actors and gives the records between the first ones and the end of the log.
+fn run(version: PgVersion, actors: &str) -> Vec<WalRecord> {
+    let mut sink = MemorySink::new(version);
+    let scenario = Scenario::parse("test", &format!("{SETUP}{actors}")).unwrap();
+    scenario.run(&Overrides::new(), &mut VirtualClock::default(), &mut seeded(1), &mut sink, |_, _| ()).unwrap();
+    let records = sink.records;
+    let last = records.len() - 2;
+    assert!(matches!(records[last].body, RecordBody::RunningXacts(_)) || matches!(records[last + 1].body, RecordBody::Switch));
+    records[3..last].to_vec()
+}
+
+/// Compares steps with what an actor does, for every version.
+fn check(steps: &[&str], fields: &str, does: &str) {
+    for version in PgVersion::ALL {
+        let ours = Lines::of(run(version, &actor("a", fields, does)).iter());
+        let real = Lines::of(Recorded::read(version).steps(steps).iter());
+        compare(&format!("PostgreSQL {version}, {steps:?}"), &ours, &real);
+    }
+}
+
+const INSERT: &str = "{ insert = { table = 't' } }";
+
+#[test]
+fn prepared_rows() {
+    let does = "{ insert = { table = 't', rows = 2 } }, { insert = { table = 't' } }, { prepare = { gid = 'tx 1' } }, \
+                { commit_prepared = { gid = 'tx 1' } }";
+    check(&["prepare_rows", "prepare_rows_commit"], "", does);
+}
+
+#[test]
+fn prepared_table_rolled_back() {
+    let does = "{ create_table = { table = 'p2', columns = ['id serial primary key', 'a text'] } }, \
+                { prepare = { gid = 'tx 3' } }, { rollback_prepared = { gid = 'tx 3' } }";
+    check(&["prepare_ddl2", "prepare_ddl2_rollback"], "", does);
+}
+
+#[test]
+fn prepared_subtransactions() {
+    let does = format!(
+        "{INSERT}, {{ savepoint = 'a' }}, {INSERT}, {{ release = 'a' }}, {{ savepoint = 'b' }}, {INSERT}, {{ rollback_to = 'b' }}, \
+         {{ savepoint = 'c' }}, {INSERT}, {{ prepare = {{ gid = 'tx_4' }} }}, {{ commit_prepared = {{ gid = 'tx_4' }} }}"
+    );
+    check(&["prepare_subs", "prepare_subs_commit"], "", &does);
+}
+
+#[test]
+fn prepared_truncate() {
+    let truncate = "{ truncate = { table = 'k' } }, { prepare = { gid = 'tx_N' } }";
+    let rolled_back = format!("{truncate}, {{ rollback_prepared = {{ gid = 'tx_N' }} }}");
+    check(&["prepare_truncate", "prepare_truncate_rollback"], "", &rolled_back.replace('N', "5"));
+    let committed = format!("{truncate}, {{ commit_prepared = {{ gid = 'tx_N' }} }}");
+    check(&["prepare_truncate2", "prepare_truncate2_commit"], "", &committed.replace('N', "6"));
+}
+
+#[test]
+fn prepared_without_having_written() {
+    check(&["prepare_nothing"], "", "{ prepare = { gid = 'tx_7' } }, { commit_prepared = { gid = 'tx_7' } }");
+}
+
+/// Running transactions are told with the AccessExclusive locks that a prepared one holds, prepared ones last.
+#[test]
+fn a_prepared_table_beside_a_running_transaction() {
+    for version in PgVersion::ALL {
+        let create = "{ create_table = { table = 'p1', columns = ['id serial primary key', 'a text'] } }, \
+                      { prepare = { gid = 'tx 2' } }, { wait = '10s' }, { commit_prepared = { gid = 'tx 2' } }";
+        let tells = if version < PgVersion::V16 { "{ checkpoint = {} }" } else { "{ log_standby_snapshot = {} }" };
+        let insert = format!("{INSERT}, {{ wait = '2s' }}");
+        let actors = [
+            actor("a", "", create),
+            actor("b", "start = '1s'", &insert),
+            actor("c", "start = '2s'", &format!("{tells}, {{ rollback = {{}} }}")),
+        ];
+        let ours = Lines::of(run(version, &actors.concat()).iter());
+        let real = Recorded::read(version).steps(&["prepare_ddl", "prepare_running", "prepare_ddl_commit"]);
+        compare(&format!("PostgreSQL {version}"), &ours, &Lines::of(real.iter()));
+    }
+}
+
+#[test]
+fn an_overflowed_transaction_is_prepared() {
+    for version in PgVersion::ALL {
+        let tells = if version < PgVersion::V16 { "{ checkpoint = {} }" } else { "{ log_standby_snapshot = {} }" };
+        let subs: String = (0..70).map(|n| format!("{{ savepoint = 's{n}' }}, {INSERT}, {{ release = 's{n}' }}, ")).collect();
+        let does = format!(
+            "{INSERT}, {subs}{tells}, {{ prepare = {{ gid = 'tx_9' }} }}, {tells}, {{ commit_prepared = {{ gid = 'tx_9' }} }}"
+        );
+        let ours = Lines::of(run(version, &actor("a", "", &does)).iter());
+        let steps = ["overflow", "overflow_running", "overflow_prepare", "overflow_prepare_running"];
+        let real = Recorded::read(version).steps(&steps);
+        compare(&format!("PostgreSQL {version}"), &ours, &Lines::of(real.iter()));
+    }
+}
+
+#[test]
+fn replicated_transactions_tell_their_origin() {
+    let origin = "origin = 1";
+    check(&["origin"], origin, INSERT);
+    check(&["origin_none"], origin, &format!("{INSERT}, {{ savepoint = 'a' }}, {INSERT}"));
+    let table = "{ create_table = { table = 'o1', columns = ['a int'] } }, { insert = { table = 'o1' } }";
+    check(&["origin_ddl"], origin, table);
+    check(&["origin_abort"], origin, &format!("{INSERT}, {{ savepoint = 'a' }}, {INSERT}, {{ rollback = {{}} }}"));
+    let prepare = |gid| format!("{INSERT}, {{ prepare = {{ gid = '{gid}' }} }}");
+    let committed = format!("{}, {{ commit_prepared = {{ gid = 'o_1' }} }}", prepare("o_1"));
+    check(&["origin_prepare"], origin, &committed);
+    let rolled_back = format!("{}, {{ rollback_prepared = {{ gid = 'o_2' }} }}", prepare("o_2"));
+    check(&["origin_prepare_rollback"], origin, &rolled_back);
+}
+
+#[test]
+fn rolled_back_at_all_levels() {
+    let does = format!("{INSERT}, {{ savepoint = 'a' }}, {INSERT}, {{ savepoint = 'b' }}, {INSERT}, {{ rollback = {{}} }}");
+    check(&["rollback_all"], "", &does);
+    let does = format!("{{ savepoint = 'a' }}, {INSERT}, {{ rollback_to = 'a' }}, {INSERT}");
+    check(&["first_xid_rolled_back"], "", &does);
+}
