@@ -27,7 +27,7 @@ mod xact;
 
 pub use clock::{Clock, VirtualClock};
 pub use ddl::column::Column;
-pub use engine::{Continuation, Engine, RowCounts, RunSummary, Step, TransactionEnd, TransactionTruth};
+pub use engine::{Continuation, Engine, RowCounts, RunSummary, Step, Tally, TransactionEnd, TransactionTruth};
 pub use error::PrimaryError;
 pub use scenario::{Overrides, ParameterValue, Scenario, ScenarioError};
 pub use sink::{MemorySink, Placed, SinkError, WalSink};

@@ -35,8 +35,20 @@ fn error(piece: &str, replacement: &str) -> ScenarioError {
 #[test]
 fn errors_say_where_and_what_would_be_right() {
     let cases = [
-        ("seed = 1", "sed = 1", 3, 1, "sed"),
-        ("seed = 1", "seed = \"x\"", 3, 8, "invalid type"),
+        ("seed = 1", "sed = 1", 3, 1, "did you mean 'seed'?"),
+        ("story = \"A test.\"\n", "", 1, 1, "the key 'story' is missing"),
+        ("seed = 1", "seed = -1", 3, 8, "negative or too large"),
+        ("columns = [\"id int\"]", "columns = [1]", 10, 12, "a whole number where a text belongs"),
+        ("steps = [{", "steps = [1, {", 15, 10, "a whole number where a table as { insert = … } belongs"),
+        ("{ insert = {", "{ wait = \"1s\", insert = {", 15, 10, "one key"),
+        ("[[actors]]", "[[expect]]\nthat = \"recrods == 1\"\n[[actors]]", 12, 9, "did you mean 'records'?"),
+        ("[[actors]]", "[[expect]]\nthat = \"rows == messages('b')\"\n[[actors]]", 12, 17, "no actor is named 'b'"),
+        ("[[actors]]", "[[expect]]\nthat = \"1 == 1\"\nto_version = 12\n[[actors]]", 13, 14, "13 to 18"),
+        ("[[actors]]", "[small]\nrow = 1\n[[actors]]", 1, 8, "did you mean 'rows'?"),
+        ("[[actors]]", "[sweep.parameters]\nrow = [1]\n[[actors]]", 11, 2, "did you mean 'rows'?"),
+        ("[[actors]]", "[sweep.parameters]\nrows = { from = 1, to = 5000, step = 1 }\n[[actors]]", 11, 2, "1001 points"),
+        ("[[actors]]", "[sweep.parameters]\nrows = { from = 0, to = 5, times = 2 }\n[[actors]]", 11, 2, "needs 'step'"),
+        ("seed = 1", "seed = \"x\"", 3, 8, "a text where a whole number belongs"),
         ("name = \"good\"", "name = \"Good One\"", 1, 8, "lower-case"),
         ("count = 2", "count = 0", 9, 9, "1 to 200000"),
         ("count = 2", "count = 500000", 9, 9, "1 to 200000"),
@@ -72,7 +84,7 @@ fn errors_say_where_and_what_would_be_right() {
             31,
             "inside a transaction",
         ),
-        ("steps = [{", "steps = [{ rollback = { to = \"a\" } }, {", 15, 0, "unknown field"),
+        ("steps = [{", "steps = [{ rollback = { to = \"a\" } }, {", 15, 25, "there is no key 'to'"),
         ("every =", "origin = 65535\nevery =", 14, 10, "1 to 65534"),
         ("every =", "after = [\"b\"]\nevery =", 14, 10, "no actor above is named 'b'"),
         ("name = \"a\"", "name = \"a\u{1b}[31m\"", 12, 0, ""),
@@ -95,6 +107,41 @@ fn all_errors_of_a_file_are_found() {
     let places: Vec<usize> = errors.iter().map(|error| error.line).collect();
     assert_eq!(places, [9, 14, 15], "{errors:?}");
     assert!(errors.iter().all(|error| error.scenario == "mine.toml"), "{errors:?}");
+}
+
+#[test]
+fn a_sweep_is_every_combination() {
+    let sweep =
+        "[sweep]\nseeds = [5, 6]\n[sweep.parameters]\nrows = { from = 1, to = 9, times = 3 }\nmore = ['1s']\n[[actors]]";
+    let text = GOOD.replace("rows = 3", "rows = 3\nmore = '2s'").replace("[[actors]]", sweep);
+    let points = Scenario::load(&text).unwrap().sweep().unwrap();
+    let shown: Vec<String> =
+        points.iter().map(|p| format!("{} {} {}", p.seed, p.overrides["rows"], p.overrides["more"])).collect();
+    assert_eq!(shown, ["5 1 1s", "6 1 1s", "5 3 1s", "6 3 1s", "5 9 1s", "6 9 1s"]);
+    let one = Scenario::load(GOOD).unwrap().sweep().unwrap();
+    assert!(one.len() == 1 && one[0].seed == 1 && one[0].overrides.is_empty());
+}
+
+#[test]
+fn texts_that_are_too_long_are_not_read() {
+    let errors = Scenario::check("long", &format!("{GOOD}#{}", "x".repeat(1 << 20))).unwrap_err();
+    assert!(errors.len() == 1 && errors[0].message.contains("at most 1048576"), "{errors:?}");
+}
+
+#[test]
+fn the_published_schema_is_that_of_the_structures() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../scenarios/scenario.schema.json");
+    let published: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    assert_eq!(&published, primary_core::scenario::schema(), "`walstorm scenarios schema > scenario.schema.json` renews it");
+}
+
+#[test]
+fn every_file_in_the_folder_ships() {
+    let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../scenarios")).unwrap();
+    let mut files: Vec<String> =
+        folder.filter_map(|entry| Some(entry.unwrap().file_name().to_str()?.strip_suffix(".toml")?.to_owned())).collect();
+    files.sort();
+    assert_eq!(Scenario::names().collect::<Vec<_>>(), files);
 }
 
 #[test]

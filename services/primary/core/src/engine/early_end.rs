@@ -26,7 +26,7 @@ impl Engine {
         let now = clock.now();
         for index in 0..self.sessions.len() {
             let actor = self.sessions[index].actor;
-            let mut counting = CountingSink { inner: sink, summary: &mut self.summary };
+            let mut counting = CountingSink { inner: sink, summary: &mut self.summary, tally: &mut self.tallies[actor] };
             let context = session::Context {
                 plan: &self.plan.actors[actor],
                 index,
@@ -37,7 +37,7 @@ impl Engine {
                 now,
             };
             if let Some(truth) = self.sessions[index].abort(context, &mut counting)? {
-                self.count(&truth);
+                self.count(actor, &truth);
                 self.locks.release(index);
             }
         }
@@ -47,7 +47,8 @@ impl Engine {
     /// Rolls back what is still prepared: whatever follows in the log could not end it.
     pub(super) fn roll_back_prepared(&mut self, now: Timestamp, sink: &mut dyn WalSink) -> Result<(), PrimaryError> {
         for gid in self.cluster.twophase.gids() {
-            let mut counting = CountingSink { inner: sink, summary: &mut self.summary };
+            let own = self.plan.actors.len();
+            let mut counting = CountingSink { inner: sink, summary: &mut self.summary, tally: &mut self.tallies[own] };
             let mut xact = Transaction::new(self.sessions.len());
             let mut backend = Backend { cluster: &mut self.cluster, xact: &mut xact, sink: &mut counting, now };
             let finished = backend.finish_prepared(&gid, false);

@@ -23,6 +23,7 @@ mod locks;
 mod rate;
 mod session;
 mod statement;
+mod tally;
 mod truth;
 
 use std::cmp::Reverse;
@@ -30,6 +31,7 @@ use std::collections::BinaryHeap;
 
 use pg_types::{Lsn, PgVersion, RecordBody, Timestamp, Xid};
 
+pub use tally::Tally;
 pub use truth::{Continuation, RowCounts, RunSummary, TransactionEnd, TransactionTruth};
 
 use crate::backend::{Cluster, StatementError};
@@ -102,6 +104,8 @@ pub struct Engine {
     finished: bool,
     /// The run in numbers so far.
     summary: RunSummary,
+    /// What each actor wrote, and last what the server wrote on its own.
+    tallies: Vec<Tally>,
 }
 
 /// Counts what passes.
@@ -110,6 +114,8 @@ struct CountingSink<'a> {
     inner: &'a mut dyn WalSink,
     /// The counts.
     summary: &'a mut RunSummary,
+    /// Those of the actor, or of what the server does on its own.
+    tally: &'a mut Tally,
 }
 
 impl WalSink for CountingSink<'_> {
@@ -128,6 +134,7 @@ impl WalSink for CountingSink<'_> {
         }
         self.summary.records += 1;
         self.summary.end_lsn = placed.end;
+        self.tally.record(body);
         Ok(placed)
     }
 }
@@ -158,6 +165,7 @@ impl Engine {
             sessions: sessions.collect(),
             unfinished: plan.actors.iter().map(|actor| actor.sessions).collect(),
             begun: vec![0; plan.actors.len()],
+            tallies: vec![Tally::default(); plan.actors.len() + 1],
             plan,
             cluster,
             locks: LockTable::default(),
@@ -194,6 +202,18 @@ impl Engine {
     #[must_use]
     pub fn summary(&self) -> &RunSummary {
         &self.summary
+    }
+
+    /// What an actor wrote so far, by its name, or everybody and the server itself; [`None`] if there is no such actor.
+    #[must_use]
+    pub fn tally(&self, actor: Option<&str>) -> Option<Tally> {
+        if let Some(name) = actor {
+            let index = self.plan.actors.iter().position(|actor| actor.name == name)?;
+            return self.tallies.get(index).cloned();
+        }
+        let mut all = Tally::default();
+        self.tallies.iter().for_each(|tally| all += tally);
+        Some(all)
     }
 
     /// Where a later scenario in the same log must go on.
@@ -246,7 +266,8 @@ impl Engine {
     /// I3: the first records; then everything is scheduled.
     fn start(&mut self, now: Timestamp, rng: &mut dyn Rng, sink: &mut dyn WalSink) -> Result<(), PrimaryError> {
         self.started = Some(now);
-        let mut sink = CountingSink { inner: sink, summary: &mut self.summary };
+        let own = self.plan.actors.len();
+        let mut sink = CountingSink { inner: sink, summary: &mut self.summary, tally: &mut self.tallies[own] };
         self.cluster.start_up(&self.plan.server, now, &mut sink)?;
         for session in 0..self.sessions.len() {
             if self.plan.actors[self.sessions[session].actor].after.is_empty() {
@@ -265,7 +286,8 @@ impl Engine {
     /// I3: that nothing runs, and the switch.
     fn finish(&mut self, now: Timestamp, sink: &mut dyn WalSink) -> Result<Step, PrimaryError> {
         self.roll_back_prepared(now, sink)?;
-        let mut sink = CountingSink { inner: sink, summary: &mut self.summary };
+        let own = self.plan.actors.len();
+        let mut sink = CountingSink { inner: sink, summary: &mut self.summary, tally: &mut self.tallies[own] };
         self.cluster.log_running_xacts(&mut sink)?;
         sink.append(Xid::INVALID, Xid::INVALID, 0, &RecordBody::Switch).map_err(PrimaryError::Sink)?;
         self.finished = true;
@@ -274,7 +296,8 @@ impl Engine {
 
     /// Checkpoints, running transactions, readers; each schedules its next.
     fn run_background(&mut self, event: Event, now: Timestamp, sink: &mut dyn WalSink) -> Result<Step, PrimaryError> {
-        let mut sink = CountingSink { inner: sink, summary: &mut self.summary };
+        let own = self.plan.actors.len();
+        let mut sink = CountingSink { inner: sink, summary: &mut self.summary, tally: &mut self.tallies[own] };
         let (gap, step) = match event {
             Event::Checkpoint => {
                 self.cluster.online_checkpoint(now, &mut sink)?;
@@ -282,6 +305,7 @@ impl Engine {
             }
             Event::Snapshot => {
                 self.summary.snapshots += 1;
+                self.tallies[own].reader_snapshots += 1;
                 (self.snapshot_gap_us().unwrap_or(u64::MAX), Step::Snapshot(self.summary.end_lsn))
             }
             Event::RunningXacts | Event::Session(_) => {
@@ -313,7 +337,7 @@ impl Engine {
             self.schedule(due, Event::Session(index));
             return Ok(Step::Worked);
         }
-        let mut sink = CountingSink { inner: sink, summary: &mut self.summary };
+        let mut sink = CountingSink { inner: sink, summary: &mut self.summary, tally: &mut self.tallies[actor] };
         let context = session::Context {
             plan: &self.plan.actors[actor],
             index,
@@ -327,7 +351,7 @@ impl Engine {
             Progress::At(due) => self.schedule(due, Event::Session(index)),
             Progress::Blocked => self.blocked.push(index),
             Progress::Ended(truth, next) => {
-                self.count(&truth);
+                self.count(actor, &truth);
                 self.locks.release(index);
                 for waiting in std::mem::take(&mut self.blocked) {
                     self.schedule(self.elapsed_us, Event::Session(waiting));
@@ -340,7 +364,8 @@ impl Engine {
     }
 
     /// Adds an ended transaction to the summary.
-    fn count(&mut self, truth: &TransactionTruth) {
+    fn count(&mut self, actor: usize, truth: &TransactionTruth) {
+        self.tallies[actor].ended(truth);
         match truth.end {
             TransactionEnd::Prepare => self.summary.prepared += 1,
             TransactionEnd::Commit | TransactionEnd::CommitPrepared if truth.lsn.is_valid() => self.summary.committed += 1,

@@ -52,6 +52,14 @@ pub(super) struct ScenarioFile {
     /// Parameters and their values.
     #[serde(default)]
     pub(super) parameters: BTreeMap<String, ParameterValue>,
+    /// Values of parameters at which it is played in a second or two, for tests and first looks.
+    #[serde(default)]
+    pub(super) small: BTreeMap<String, ParameterValue>,
+    /// Values of parameters and seeds to play it at, one after the other.
+    pub(super) sweep: Option<At<SweepFile>>,
+    /// What must come out.
+    #[serde(default)]
+    pub(super) expect: Vec<ExpectFile>,
     /// When actors without a number of transactions stop.
     pub(super) duration: Option<At<Amount>>,
     /// Settings of the server.
@@ -74,6 +82,54 @@ pub(super) struct ScenarioFile {
     /// What goes wrong, and when.
     #[serde(default)]
     pub(super) faults: Vec<FaultFile>,
+}
+
+/// `[sweep]`.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SweepFile {
+    /// Seeds; the scenario's own if none is given.
+    #[serde(default)]
+    pub(super) seeds: Vec<u64>,
+    /// Values of parameters; all combinations are played.
+    #[serde(default)]
+    pub(super) parameters: BTreeMap<String, SweepValuesFile>,
+}
+
+/// Values of a parameter in a sweep.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(super) enum SweepValuesFile {
+    /// One after the other.
+    List(Vec<ParameterValue>),
+    /// A range.
+    Range(SweepRangeFile),
+}
+
+/// A range of numbers: every `step`-th, or each `times` as large as the one before.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SweepRangeFile {
+    /// The first.
+    pub(super) from: u64,
+    /// None above this.
+    pub(super) to: u64,
+    /// The difference between two.
+    pub(super) step: Option<u64>,
+    /// The ratio of two.
+    pub(super) times: Option<u64>,
+}
+
+/// `[[expect]]`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ExpectFile {
+    /// A comparison of two expressions, as `messages("a") == 11 * partitions`.
+    pub(super) that: At<String>,
+    /// Major version of the WAL from which on it holds.
+    pub(super) from_version: Option<At<u64>>,
+    /// Major version of the WAL up to which it holds.
+    pub(super) to_version: Option<At<u64>>,
 }
 
 /// `[server]`.

@@ -10,6 +10,7 @@
 
 mod amount;
 mod at;
+mod expect;
 mod file;
 mod nearest;
 mod pause;
@@ -17,23 +18,30 @@ mod plan;
 mod resolve;
 mod resolve_actor;
 mod resolve_amount;
+mod resolve_expect;
 mod resolve_step;
+mod schema;
 mod size;
 mod statement;
 mod step;
+mod sweep;
 mod template;
 
 use std::collections::BTreeMap;
 
 use rand::Rng;
+use toml::de::DeTable;
 
+pub use expect::{Counter, CounterSource, Expectation, STANDBY_COUNTERS, Verdict};
 pub use file::ParameterValue;
 pub use pause::Pause;
 pub use plan::{
     ActorPlan, ConsumerPlan, DecoderHints, FaultKind, FaultPlan, PausedPlan, Plan, ServerPlan, TablePlan, TransactionPlan,
 };
+pub use schema::schema;
 pub use size::PlanSize;
 pub use statement::{FinishPrepared, Scope, StatementPlan, Target};
+pub use sweep::SweepPoint;
 pub use template::{Blanks, Template};
 
 use crate::clock::Clock;
@@ -122,10 +130,18 @@ impl Scenario {
             let message = format!("{} bytes are too many for a scenario: at most {TEXT_BYTES_MAX}", text.len());
             return Err(vec![error(0, 0, message)]);
         }
-        let file: ScenarioFile = toml::from_str(text).map_err(|wrong| {
-            let (line, column) = position(text, wrong.span().map_or(0, |span| span.start));
-            vec![error(line, column, wrong.message().to_owned())]
-        })?;
+        let at = |offset: usize, message: String| {
+            let (line, column) = position(text, offset);
+            error(line, column, message)
+        };
+        let wrong = |wrong: toml::de::Error| vec![at(wrong.span().map_or(0, |span| span.start), printable(wrong.message()))];
+        let errors = schema::check(&DeTable::parse(text).map_err(wrong)?);
+        if !errors.is_empty() {
+            let mut errors: Vec<ScenarioError> = errors.into_iter().map(|(offset, message)| at(offset, message)).collect();
+            errors.sort_by_key(|error| (error.line, error.column));
+            return Err(errors);
+        }
+        let file: ScenarioFile = toml::from_str(text).map_err(wrong)?;
         let scenario = Scenario { source: source.to_owned(), text: text.to_owned(), file };
         resolve::plan(&scenario.file, source, text, &Overrides::new())?;
         Ok(scenario)
@@ -159,6 +175,30 @@ impl Scenario {
     #[must_use]
     pub fn parameters(&self) -> &BTreeMap<String, ParameterValue> {
         &self.file.parameters
+    }
+
+    /// Values of parameters at which it is played in a second or two.
+    #[must_use]
+    pub fn small(&self) -> &Overrides {
+        &self.file.small
+    }
+
+    /// The points of its sweep; one, with nothing replaced, if it has none.
+    ///
+    /// # Errors
+    /// [`ScenarioError`]: a range without end, too many points.
+    pub fn sweep(&self) -> Result<Vec<SweepPoint>, ScenarioError> {
+        sweep::points(&self.file).map_err(|message| {
+            let start = self.file.sweep.as_ref().map_or(0, |sweep| sweep.span().start);
+            let (line, column) = position(&self.text, start);
+            ScenarioError { scenario: self.source.clone(), line, column, message }
+        })
+    }
+
+    /// Its text.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
     }
 
     /// Everything with its numbers.
@@ -202,6 +242,11 @@ fn first(errors: Vec<ScenarioError>) -> ScenarioError {
         column: 0,
         message: "something is wrong with it".to_owned(),
     })
+}
+
+/// A message without control characters, which a text could have put into it.
+fn printable(message: &str) -> String {
+    message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// A place for people; none if there is none.

@@ -6,7 +6,7 @@ const WORD_CHARS_MAX: usize = 64;
 const LISTED_MAX: usize = 24;
 
 /// The nearest of `words`, if one is near: a third of its letters may differ, at least one, transposed neighbours count once.
-fn nearest<'a>(wrong: &str, words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub(super) fn nearest<'a>(wrong: &str, words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     if wrong.chars().count() > WORD_CHARS_MAX {
         return None;
     }

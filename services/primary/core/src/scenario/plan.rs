@@ -2,7 +2,7 @@
 
 use crate::ddl::column::Column;
 
-use super::{Pause, StatementPlan, Template};
+use super::{Expectation, Pause, StatementPlan, Template};
 
 /// A scenario with all its numbers.
 #[derive(Clone, Debug)]
@@ -25,6 +25,8 @@ pub struct Plan {
     pub consumers: Vec<ConsumerPlan>,
     /// What goes wrong, by time; for those who run the scenario on a node.
     pub faults: Vec<FaultPlan>,
+    /// What must come out.
+    pub expect: Vec<Expectation>,
 }
 
 /// Settings of the server.

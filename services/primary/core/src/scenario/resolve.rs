@@ -147,6 +147,7 @@ impl Resolver<'_> {
             actors: (0..file.actors.len().min(SECTIONS_MAX)).map(|index| self.actor(index, duration_us)).collect(),
             consumers: self.consumers(),
             faults: self.faults(),
+            expect: self.expectations(),
         };
         self.check_sizes(&plan);
         plan
