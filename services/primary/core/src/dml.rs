@@ -2,7 +2,7 @@
 //! Each uses up its command id, whether it finds rows or not (`standard_ExecutorStart`).
 
 use pg_types::record::{HeapDelete, HeapInsert, HeapMultiInsert, HeapUpdate, LogicalMessageRecord};
-use pg_types::{Oid, RecordBody};
+use pg_types::{Oid, RecordBody, Xid};
 
 use crate::backend::{Backend, Result, StatementError};
 use crate::catalog::{DATABASE, RelKind, user_locator};
@@ -22,7 +22,14 @@ impl Backend<'_> {
             let target = user_locator(filenode);
             let insert = HeapInsert { target, tid, logical: true, init_page, tuple_len, ..HeapInsert::default() };
             self.log(&RecordBody::Insert(insert))?;
-            self.count_row(RowChange { filenode, at_commit: Some(tid), at_abort: None });
+            self.count_row(RowChange {
+                filenode,
+                len: tuple_len,
+                xid: Xid::INVALID,
+                hot: false,
+                at_commit: Some(tid),
+                at_abort: None,
+            });
         }
         Ok(())
     }
@@ -52,7 +59,14 @@ impl Backend<'_> {
                 self.log(&RecordBody::MultiInsert(multi))?;
             }
             for (tid, _) in placed {
-                self.count_row(RowChange { filenode, at_commit: Some(tid), at_abort: None });
+                self.count_row(RowChange {
+                    filenode,
+                    len: tuple_len,
+                    xid: Xid::INVALID,
+                    hot: false,
+                    at_commit: Some(tid),
+                    at_abort: None,
+                });
             }
         }
         Ok(())
@@ -80,15 +94,21 @@ impl Backend<'_> {
                 ..HeapUpdate::default()
             };
             self.log(&RecordBody::Update(update))?;
-            let change = RowChange { filenode, at_commit: Some(new_tid), at_abort: Some(old_tid) };
-            self.xact.level().rows.push(change);
+            self.note_row(RowChange {
+                filenode,
+                len: tuple_len,
+                xid,
+                hot: beside.is_some(),
+                at_commit: Some(new_tid),
+                at_abort: Some(old_tid),
+            });
         }
         Ok(rows)
     }
 
     /// DELETE of `rows` rows drawn at random; fewer if fewer are to be seen. Gives how many there were.
     pub(crate) fn delete_rows(&mut self, table: Oid, rows: u64, rng: &mut dyn Rng) -> Result<u64> {
-        let (filenode, _) = self.heap_of(table)?;
+        let (filenode, tuple_len) = self.heap_of(table)?;
         self.xact.command_id_used = true;
         let keyed = !self.relation(table)?.indexes.is_empty();
         for done in 0..rows {
@@ -97,22 +117,35 @@ impl Backend<'_> {
             let old = if keyed { pg_types::record::OldTuple::Key } else { pg_types::record::OldTuple::None };
             let delete = HeapDelete { target: user_locator(filenode), tid, xmax, old, ..HeapDelete::default() };
             self.log(&RecordBody::Delete(delete))?;
-            self.xact.level().rows.push(RowChange { filenode, at_commit: None, at_abort: Some(tid) });
+            self.note_row(RowChange { filenode, len: tuple_len, xid: xmax, hot: false, at_commit: None, at_abort: Some(tid) });
         }
         Ok(rows)
     }
 
-    /// `pg_logical_emit_message`, as part of the transaction.
-    pub(crate) fn emit_message(&mut self, prefix: &str, message: Vec<u8>) -> Result<()> {
+    /// `pg_logical_emit_message`, as part of the transaction or not (then with its xid only if it has one anyway).
+    pub(crate) fn emit_message(&mut self, prefix: &str, message: Vec<u8>, transactional: bool) -> Result<()> {
         let prefix = prefix.as_bytes().to_vec();
-        let record = LogicalMessageRecord { db: DATABASE, transactional: true, prefix, message };
-        self.log(&RecordBody::LogicalMessage(Box::new(record)))?;
+        let record = LogicalMessageRecord { db: DATABASE, transactional, prefix, message };
+        if transactional {
+            self.xid()?;
+        }
+        self.insert(&RecordBody::LogicalMessage(Box::new(record)))?;
         Ok(())
     }
 
     /// A new row, counted.
     fn count_row(&mut self, change: RowChange) {
         self.cluster.catalog.rows(change.filenode).count += 1;
+        self.note_row(RowChange { xid: self.xact.current_xid(), ..change });
+    }
+
+    /// A changed row: its pages are touched, and what becomes of it is known at the end.
+    fn note_row(&mut self, change: RowChange) {
+        let heap = self.cluster.catalog.heap(change.filenode);
+        [change.at_commit, change.at_abort].into_iter().flatten().for_each(|tid| heap.touch(tid, change.xid));
+        if let Some(tid) = change.at_commit.filter(|_| change.hot) {
+            heap.note_heap_only(tid);
+        }
         self.xact.level().rows.push(change);
     }
 

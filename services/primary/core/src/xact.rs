@@ -22,6 +22,12 @@ use crate::invalidation_queue::InvalidationQueue;
 pub(crate) struct RowChange {
     /// The table's file.
     pub(crate) filenode: u32,
+    /// Bytes of the row in a record.
+    pub(crate) len: u32,
+    /// Who changed it.
+    pub(crate) xid: Xid,
+    /// The new version is a heap-only row beside the old one.
+    pub(crate) hot: bool,
     /// The row that everybody sees if the transaction commits.
     pub(crate) at_commit: Option<Tid>,
     /// The row that everybody sees if it does not.

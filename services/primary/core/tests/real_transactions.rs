@@ -135,3 +135,80 @@ fn rolled_back_at_all_levels() {
     let does = format!("{{ savepoint = 'a' }}, {INSERT}, {{ rollback_to = 'a' }}, {INSERT}");
     check(&["first_xid_rolled_back"], "", &does);
 }
+
+/// Tables whose rows were inserted and vacuumed within the log, as in the recording.
+const VACUUMED: &str = "name = 'test'\nstory = 'A step.'\nseed = 1\n\
+    [[tables]]\nname = 'x'\ncolumns = ['id int primary key', 'note text']\n\
+    [[tables]]\nname = 'y'\ncolumns = ['id int', 'note text']\n\
+    [[tables]]\nname = 't'\ncolumns = ['id int', 'note text']\n\
+    [[actors]]\nname = 'setup'\ntransactions = 1\nsteps = [{ insert = { table = 'x', rows = 20 } }, { commit = {} }, \
+    { insert = { table = 'y', rows = 20 } }, { commit = {} }, { vacuum = { table = 'x' } }, { vacuum = { table = 'y' } }]\n";
+
+/// A seed with which no delete draws a heap-only row, as none was in the recording.
+const SEED: u64 = 2;
+
+/// Runs actors after the setup and gives the records by step: each begins with a message `step` that is part of no transaction.
+fn run_steps(version: PgVersion, actors: &str) -> Vec<Vec<WalRecord>> {
+    let mut sink = MemorySink::new(version);
+    let scenario = Scenario::parse("test", &format!("{VACUUMED}{actors}")).unwrap();
+    scenario.run(&Overrides::new(), &mut VirtualClock::default(), &mut seeded(SEED), &mut sink, |_, _| ()).unwrap();
+    let last = sink.records.len() - 2;
+    let is_step = |r: &WalRecord| matches!(&r.body, RecordBody::LogicalMessage(m) if m.prefix == b"step");
+    sink.records[..last].split(is_step).skip(1).map(<[WalRecord]>::to_vec).collect()
+}
+
+const STEP: &str = "{ message = { prefix = 'step', transactional = false } }, { commit = {} }";
+
+#[test]
+fn vacuum_and_analyze_of_a_table_with_a_key() {
+    let does = format!(
+        "{{ delete = {{ table = 'x', rows = 5 }} }}, {{ commit = {{}} }}, {{ update = {{ table = 'x', rows = 3 }} }}, {{ commit = {{}} }}, \
+         {STEP}, {{ vacuum = {{ table = 'x' }} }}, {STEP}, {{ vacuum = {{ table = 'x', freeze = true }} }}, \
+         {{ delete = {{ table = 'x', rows = 2 }} }}, {{ commit = {{}} }}, {STEP}, {{ vacuum = {{ table = 'x', analyze = true }} }}, \
+         {STEP}, {{ vacuum = {{ table = 'x', analyze = true }} }}"
+    );
+    for version in PgVersion::ALL {
+        let ours = run_steps(version, &actor("a", "after = ['setup']", &does));
+        let real = Recorded::read(version);
+        for (ours, step) in ours.iter().zip(["small_vacuum", "small_freeze", "small_analyze", "small_analyze_again"]) {
+            compare(&format!("PostgreSQL {version}, {step}"), &vacuum_lines(ours), &vacuum_lines(&real.steps(&[step])));
+        }
+    }
+}
+
+/// Lines of what VACUUM and ANALYZE do, without the transactions that prepare the next step.
+fn vacuum_lines(records: &[WalRecord]) -> Vec<String> {
+    let is_preparation = |r: &&WalRecord| match &r.body {
+        RecordBody::Insert(i) => i.logical,
+        RecordBody::Update(u) => u.logical,
+        RecordBody::Delete(_) => true,
+        _ => false,
+    };
+    let preparation: Vec<_> = records.iter().filter(is_preparation).map(|r| r.xid).collect();
+    Lines::of(records.iter().filter(|r| !preparation.contains(&r.xid)))
+}
+
+#[test]
+fn vacuum_of_a_table_without_index_and_under_a_running_transaction() {
+    let does = format!(
+        "{{ update = {{ table = 'y', rows = 3 }} }}, {{ commit = {{}} }}, {{ delete = {{ table = 'y', rows = 4 }} }}, {{ commit = {{}} }}, \
+         {{ insert = {{ table = 'y', rows = 2 }} }}, {{ rollback = {{}} }}, {STEP}, {{ vacuum = {{ table = 'y' }} }}, {{ wait = '2s' }}, \
+         {{ delete = {{ table = 'y', rows = 2 }} }}, {{ commit = {{}} }}, {STEP}, {{ vacuum = {{ table = 'y' }} }}, {{ wait = '2s' }}, \
+         {STEP}, {{ vacuum = {{ table = 'y' }} }}, {STEP}, {{ analyze = {{ table = 'y' }} }}"
+    );
+    let holds = "{ insert = { table = 't' } }, { wait = '2s' }";
+    for version in PgVersion::ALL {
+        let actors = [actor("a", "after = ['setup']", &does), actor("b", "after = ['setup']\nstart = '1s'", holds)].concat();
+        let ours = run_steps(version, &actors);
+        let real = Recorded::read(version);
+        let without_b = |records: &[WalRecord]| {
+            let of_t = |r: &&WalRecord| matches!(&r.body, RecordBody::Insert(i) if i.logical);
+            let xids: Vec<_> = records.iter().filter(of_t).map(|r| r.xid).collect();
+            let is_commit = |r: &WalRecord| matches!(&r.body, RecordBody::Commit(c) if c.messages.is_empty());
+            vacuum_lines(&records.iter().filter(|r| !xids.contains(&r.xid) && !is_commit(r)).cloned().collect::<Vec<_>>())
+        };
+        for (ours, step) in ours.iter().zip(["plain_vacuum", "held_back", "held_back_end", "plain_analyze"]) {
+            compare(&format!("PostgreSQL {version}, {step}"), &without_b(ours), &without_b(&real.steps(&[step])));
+        }
+    }
+}

@@ -447,6 +447,22 @@ pub struct NewCidRecord {
     pub tid: Tid,
 }
 
+/// What a page is pruned for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PruneReason {
+    /// Somebody read it, or (up to 16, where records do not tell) VACUUM's first pass.
+    #[default]
+    OnAccess,
+    /// VACUUM's first pass (17 and later), with freezing.
+    VacuumScan,
+    /// VACUUM's second pass: line pointers are given free.
+    VacuumCleanup,
+    /// Freezing (up to 16).
+    Freeze,
+    /// No page: VACUUM is about to remove rows (13).
+    CleanupInfo,
+}
+
 /// Pruning, freezing, marking visible: what a standby needs to know for conflicts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PruneRecord {
@@ -458,6 +474,16 @@ pub struct PruneRecord {
     pub conflict_horizon: Xid,
     /// The relation is a catalog (known from 16 on).
     pub is_catalog: bool,
+    /// What for; nothing where a page is marked visible.
+    pub reason: PruneReason,
+    /// Line pointers that lead to others from now on.
+    pub redirected: u16,
+    /// Line pointers that become dead.
+    pub dead: u16,
+    /// Line pointers that are given free.
+    pub unused: u16,
+    /// Rows that are frozen; where a page is marked visible, whether all of its are (1).
+    pub frozen: u16,
 }
 
 /// `xl_heap_rewrite_mapping`.

@@ -196,6 +196,15 @@ fn check_heap(body: &RecordBody, line: &Line<'_>) -> bool {
             let horizon = number(text, &["snapshotConflictHorizon: ", "latestRemovedXid ", "remxid "]);
             let frozen = number(text, &["cutoff xid "]).map(|x| x - 1);
             assert_eq!(horizon.or(frozen).unwrap_or(0), u64::from(p.conflict_horizon.0), "{text}");
+            let told = |labels: &[&str], ours: u16| {
+                if let Some(theirs) = number(text, labels) {
+                    assert_eq!(theirs, u64::from(ours), "{text}");
+                }
+            };
+            told(&["nredirected: ", "nredirected "], p.redirected);
+            told(&["ndead: ", "ndead "], p.dead);
+            told(&["nunused: ", "nunused "], p.unused);
+            told(&["ntuples "], p.frozen);
         }
         RecordBody::Visible(ref p) => {
             assert_eq!(block(text, 1), Some((p.target, p.block)));

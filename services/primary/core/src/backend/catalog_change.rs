@@ -24,7 +24,7 @@ impl Backend<'_> {
         let order = self.cluster.catalog.traits.message_order;
         let messages = self.xact.level().queue.command_end(order);
         if !messages.is_empty() && self.cluster.catalog.traits.logs_command_messages {
-            self.log(&RecordBody::XactInvalidations(messages))?;
+            self.insert(&RecordBody::XactInvalidations(messages))?;
         }
         Ok(())
     }
@@ -130,7 +130,7 @@ impl Backend<'_> {
         } else {
             record
         };
-        self.log(&RecordBody::Inplace(Box::new(record)))?;
+        self.insert(&RecordBody::Inplace(Box::new(record)))?;
         self.invalidate_heap_tuple(&old.tuple, None);
         Ok(())
     }

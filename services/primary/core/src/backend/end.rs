@@ -196,12 +196,15 @@ impl Cluster {
     pub(super) fn after_commit(&mut self, proc: usize, top: &Level) {
         self.procs.end(proc, newest(top.xid, &top.children));
         self.exclusive_locks.remove(&proc);
-        for file in &top.drop_at_commit {
-            self.catalog.drop_file(file.rel);
-        }
-        for row in &top.rows {
+        let dropped: BTreeSet<u32> = top.drop_at_commit.iter().map(|file| file.rel).collect();
+        dropped.iter().for_each(|file| self.catalog.drop_file(*file));
+        for row in top.rows.iter().filter(|row| !dropped.contains(&row.filenode)) {
             if let Some(tid) = row.at_commit {
                 self.catalog.rows(row.filenode).publish(tid);
+                self.catalog.heap(row.filenode).insert_committed(tid, row.xid);
+            }
+            if let Some(tid) = row.at_abort {
+                self.catalog.heap(row.filenode).kill(tid, row.len, row.xid, row.hot);
             }
         }
     }
@@ -218,10 +221,14 @@ impl Cluster {
     /// Takes back what a level did.
     fn undo(&mut self, level: Level) {
         level.undo.into_iter().rev().for_each(|undo| self.catalog.undo(undo));
-        level.drop_at_abort.iter().for_each(|file| self.catalog.drop_file(file.rel));
-        for row in level.rows.iter().rev() {
+        let dropped: BTreeSet<u32> = level.drop_at_abort.iter().map(|file| file.rel).collect();
+        dropped.iter().for_each(|file| self.catalog.drop_file(*file));
+        for row in level.rows.iter().rev().filter(|row| !dropped.contains(&row.filenode)) {
             if let Some(tid) = row.at_abort {
                 self.catalog.rows(row.filenode).publish(tid);
+            }
+            if let Some(tid) = row.at_commit {
+                self.catalog.heap(row.filenode).kill(tid, row.len, Xid::INVALID, false);
             }
         }
     }

@@ -13,20 +13,24 @@
 //! | `catalog_change` | rows of catalogs and the messages that follow |
 //! | `end` | commit, abort, savepoints |
 //! | `prepared` | PREPARE TRANSACTION, COMMIT PREPARED, ROLLBACK PREPARED |
+//! | `vacuum`, `analyze` | VACUUM, ANALYZE |
 //!
 //! Differences from PostgreSQL: no index records, no sequence records and no page images are written (no decoder or standby
-//! path that we model reads them), and space of dead rows is not reused.
+//! path that we model reads them).
 
+mod analyze;
 mod catalog_change;
 mod end;
 mod prepared;
+mod vacuum;
+mod vacuum_traits;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use pg_types::record::{AssignmentRecord, StandbyLock};
 use pg_types::{Oid, RecordBody, Timestamp, Xid};
 
-use crate::catalog::{Catalog, DATABASE, Relation};
+use crate::catalog::{Catalog, DATABASE, Relation, TupleId};
 use crate::error::PrimaryError;
 use crate::proc_array::ProcArray;
 use crate::sink::{Placed, WalSink};
@@ -53,11 +57,22 @@ pub(crate) struct Cluster {
     pub(crate) wrote_since_snapshot: bool,
     /// Prepared transactions.
     pub(crate) twophase: TwoPhaseState,
+    /// pg_statistic rows by table and column.
+    pub(crate) statistics: BTreeMap<(Oid, i16), TupleId>,
+    /// The oldest xid that consumers of the log still need to see as running; invalid if they need none.
+    pub(crate) consumers_xmin: Xid,
     /// Relations that running and prepared transactions hold an AccessExclusive lock on, by slot of the proc array.
     pub(crate) exclusive_locks: BTreeMap<usize, BTreeSet<Oid>>,
 }
 
 impl Cluster {
+    /// Rows that a transaction before this xid deleted are of no use to anybody (`GetOldestNonRemovableTransactionId`): neither to
+    /// a running transaction nor to a consumer that told so by feedback.
+    pub(crate) fn oldest_xmin(&self) -> Xid {
+        let running = self.procs.oldest_running();
+        if self.consumers_xmin.is_valid() && self.consumers_xmin.precedes(running) { self.consumers_xmin } else { running }
+    }
+
     /// Whether a record of a replicated transaction carries its origin (`XLOG_INCLUDE_ORIGIN`): those that decoding looks at.
     fn tells_origin(&self, body: &RecordBody) -> bool {
         use RecordBody as B;
@@ -79,6 +94,8 @@ impl Cluster {
             oids_reserved: 0,
             wrote_since_snapshot: false,
             twophase: TwoPhaseState::default(),
+            statistics: BTreeMap::new(),
+            consumers_xmin: Xid::INVALID,
             exclusive_locks: BTreeMap::new(),
         }
     }

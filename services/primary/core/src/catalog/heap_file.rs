@@ -1,9 +1,21 @@
-//! Where rows lie: pages and line pointers of one heap (`access/heap/hio.c`, `storage/page/bufpage.c`).
+//! Where rows lie: pages and line pointers of one heap (`access/heap/hio.c`, `storage/page/bufpage.c`), and what VACUUM needs to
+//! know of them (`access/heap/vacuumlazy.c`, `access/heap/visibilitymap.c`).
 //!
-//! Only free space is kept, not rows: enough to say which block and line pointer a new row gets, whether it starts a page, and
-//! whether a new version fits beside the old one. Space of dead rows never comes back (no vacuum yet).
+//! Rows themselves are not kept: of a page it is known how much room it has, which line pointers are dead or free again, which
+//! xids touched it, and its two bits in the visibility map. That is enough to say which block and line pointer a new row gets,
+//! whether it starts a page, whether a new version fits beside the old one, and what a VACUUM finds.
+//!
+//! **Invariants**
+//! - I1: a line pointer is free, dead or in use, never two of them.
+//! - I2: a page that is all-frozen is all-visible; a row that comes or goes clears both.
+//!
+//! Cost: placing and killing a row O(log of the page's free line pointers); a VACUUM O(pages + dead rows).
+//!
+//! Difference from PostgreSQL: pages are pruned by VACUUM alone, not when they are read.
 
-use pg_types::Tid;
+use std::collections::BTreeSet;
+
+use pg_types::{Tid, Xid};
 
 /// `BLCKSZ` − `SizeOfPageHeaderData`.
 const PAGE_ROOM: u32 = 8192 - 24;
@@ -14,13 +26,78 @@ const LINES_MAX: u16 = 291;
 /// `SizeofHeapTupleHeader` − `SizeOfHeapHeader`: what a row on a page has more than in a record.
 const HEADER_MORE: u32 = 23 - 5;
 
-/// One page.
+/// A row that nobody needs once its killer is old enough.
 #[derive(Clone, Copy, Debug)]
+struct DeadRow {
+    /// Its line pointer.
+    offset: u16,
+    /// Bytes that it takes.
+    room: u32,
+    /// Who deleted it, invalid if its inserter rolled back.
+    xmax: Xid,
+    /// Its successor is a heap-only row beside it.
+    hot: bool,
+}
+
+/// What pruning does to line pointers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pruned {
+    /// They lead to a heap-only row from now on.
+    pub(crate) redirected: u16,
+    /// Indexes may point to them: they are dead.
+    pub(crate) dead: u16,
+    /// Nothing points to them: they are free.
+    pub(crate) unused: u16,
+}
+
+/// One page.
+#[derive(Clone, Debug)]
 struct Page {
     /// Free bytes.
     free: u32,
-    /// Line pointers in use.
+    /// Line pointers that there are.
     lines: u16,
+    /// Those that are free again.
+    unused: BTreeSet<u16>,
+    /// Those of dead rows that were not pruned yet.
+    dead: Vec<DeadRow>,
+    /// Those that are dead: pruned, but indexes may point to them.
+    dead_items: BTreeSet<u16>,
+    /// Those that lead to heap-only rows.
+    redirects: Vec<u16>,
+    /// Those of heap-only rows.
+    heap_only: BTreeSet<u16>,
+    /// Rows that are frozen.
+    frozen_rows: u16,
+    /// Oldest and newest xid that inserted a row, committed, and is not frozen.
+    inserters: Option<(Xid, Xid)>,
+    /// Newest xid that put a row here or marked one deleted.
+    newest_xid: Xid,
+    /// `VISIBILITYMAP_ALL_VISIBLE`.
+    all_visible: bool,
+    /// `VISIBILITYMAP_ALL_FROZEN`.
+    all_frozen: bool,
+}
+
+/// What VACUUM finds on a page.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PageScan {
+    /// Rows to prune.
+    pub(crate) removable: u16,
+    /// Dead line pointers.
+    pub(crate) dead_items: u16,
+    /// The newest deleter among them: snapshots that are as old as it conflict.
+    pub(crate) conflict_horizon: Xid,
+    /// Rows that are not frozen, were it frozen now.
+    pub(crate) unfrozen: u16,
+    /// The newest xid of its rows, invalid if all are frozen.
+    pub(crate) newest_inserter: Xid,
+    /// Everybody that touched it is older than the horizon.
+    pub(crate) settled: bool,
+    /// Its bit is set.
+    pub(crate) all_visible: bool,
+    /// Its bit is set.
+    pub(crate) all_frozen: bool,
 }
 
 /// The pages of one heap.
@@ -28,22 +105,106 @@ struct Page {
 pub struct HeapFile {
     /// All pages.
     pages: Vec<Page>,
+    /// Pages with room that VACUUM found (the free space map).
+    with_room: BTreeSet<u32>,
+    /// `relallvisible` and `relfrozenxid` as pg_class has them.
+    pub(crate) told: (u32, Xid),
+}
+
+impl Page {
+    /// An empty page, or a full one of which nothing else is known.
+    fn with(free: u32) -> Page {
+        Page {
+            free,
+            lines: 0,
+            unused: BTreeSet::new(),
+            dead: Vec::new(),
+            dead_items: BTreeSet::new(),
+            redirects: Vec::new(),
+            heap_only: BTreeSet::new(),
+            frozen_rows: 0,
+            inserters: None,
+            newest_xid: Xid::INVALID,
+            all_visible: false,
+            all_frozen: false,
+        }
+    }
+
+    /// Line pointers with a row that is not known dead.
+    fn live(&self) -> u16 {
+        let others = self.unused.len() + self.dead.len() + self.dead_items.len() + self.redirects.len();
+        self.lines.saturating_sub(others as u16)
+    }
+
+    /// Prunes one row.
+    fn prune(&mut self, row: DeadRow, pruned: &mut Pruned) {
+        self.free += row.room;
+        if self.heap_only.remove(&row.offset) {
+            self.unused.insert(row.offset);
+            pruned.unused += 1;
+            // The whole chain is dead with its last row.
+            if let Some(root) = self.redirects.pop_if(|_| !row.hot && row.xmax.is_valid()) {
+                self.dead_items.insert(root);
+                pruned.dead += 1;
+            }
+            return;
+        }
+        self.free = self.free.saturating_sub(LINE_POINTER);
+        if row.hot {
+            self.redirects.push(row.offset);
+            pruned.redirected += 1;
+        } else {
+            self.dead_items.insert(row.offset);
+            pruned.dead += 1;
+        }
+    }
+
+    /// Whether it takes `need` more bytes.
+    fn fits(&self, need: u32) -> bool {
+        self.free >= need && (self.lines < LINES_MAX || !self.unused.is_empty())
+    }
+
+    /// A row came for good.
+    fn insert_committed(&mut self, xid: Xid) {
+        if !xid.is_normal() {
+            self.frozen_rows += 1;
+            return;
+        }
+        let (oldest, newest) = self.inserters.unwrap_or((xid, xid));
+        self.inserters = Some((older(oldest, xid), newer(newest, xid)));
+    }
+}
+
+/// The older of two xids.
+fn older(a: Xid, b: Xid) -> Xid {
+    if b.precedes(a) { b } else { a }
+}
+
+/// The newer of two xids, either of which may be invalid.
+fn newer(a: Xid, b: Xid) -> Xid {
+    if !a.is_valid() || (b.is_valid() && a.precedes(b)) { b } else { a }
 }
 
 impl HeapFile {
     /// A heap whose first `full` pages have no room: what was there before the log began.
     #[must_use]
     pub fn with_full_pages(full: usize) -> HeapFile {
-        HeapFile { pages: vec![Page { free: 0, lines: 0 }; full] }
+        HeapFile { pages: vec![Page::with(0); full], ..HeapFile::default() }
     }
 
-    /// Places a row of which a record has `record_len` bytes into the last page or a new one. The second value says that it is
-    /// the first of its page.
+    /// Places a row of which a record has `record_len` bytes into a page that VACUUM found room on, else the last page or a new
+    /// one. The second value says that it is the first of its page.
     pub fn place(&mut self, record_len: u32) -> (Tid, bool) {
         let need = on_page(record_len);
-        match self.pages.last() {
-            Some(page) if fits(page, need) => {}
-            _ => self.pages.push(Page { free: PAGE_ROOM, lines: 0 }),
+        while let Some(block) = self.with_room.first().copied() {
+            if self.pages[block as usize].fits(need) {
+                return self.take(block as usize, need);
+            }
+            // The rows to come are as long as this one.
+            self.with_room.remove(&block);
+        }
+        if !self.pages.last().is_some_and(|page| page.fits(need)) {
+            self.pages.push(Page::with(PAGE_ROOM));
         }
         self.take(self.pages.len() - 1, need)
     }
@@ -52,7 +213,7 @@ impl HeapFile {
     pub fn place_beside(&mut self, old: Tid, record_len: u32) -> Option<Tid> {
         let (index, need) = (old.block as usize, on_page(record_len));
         let page = self.pages.get(index)?;
-        fits(page, need).then(|| self.take(index, need).0)
+        page.fits(need).then(|| self.take(index, need).0)
     }
 
     /// Number of pages.
@@ -61,23 +222,142 @@ impl HeapFile {
         self.pages.len() as u32
     }
 
+    /// A transaction put a row here, or marked one deleted.
+    pub(crate) fn touch(&mut self, tid: Tid, xid: Xid) {
+        if let Some(page) = self.pages.get_mut(tid.block as usize) {
+            (page.all_visible, page.all_frozen) = (false, false);
+            page.newest_xid = newer(page.newest_xid, xid);
+        }
+    }
+
+    /// The transaction that put a row here committed.
+    pub(crate) fn insert_committed(&mut self, tid: Tid, xid: Xid) {
+        if let Some(page) = self.pages.get_mut(tid.block as usize) {
+            page.insert_committed(xid);
+        }
+    }
+
+    /// A row that no index points to came.
+    pub(crate) fn note_heap_only(&mut self, tid: Tid) {
+        if let Some(page) = self.pages.get_mut(tid.block as usize) {
+            page.heap_only.insert(tid.offset);
+        }
+    }
+
+    /// A row is dead for good: its deleter committed, or (`xmax` invalid) its inserter rolled back. `hot` says that its successor
+    /// is a heap-only row beside it.
+    pub(crate) fn kill(&mut self, tid: Tid, record_len: u32, xmax: Xid, hot: bool) {
+        if let Some(page) = self.pages.get_mut(tid.block as usize) {
+            page.dead.push(DeadRow { offset: tid.offset, room: on_page(record_len), xmax, hot });
+        }
+    }
+
+    /// Rows that are not known dead.
+    pub(crate) fn live_rows(&self) -> u64 {
+        self.pages.iter().map(|page| u64::from(page.live())).sum()
+    }
+
+    /// Pages whose all-visible bit is set.
+    pub(crate) fn all_visible_pages(&self) -> u32 {
+        self.pages.iter().filter(|page| page.all_visible).count() as u32
+    }
+
+    /// What VACUUM finds on a page when everybody before `horizon` is gone. A row whose inserter rolled back is always removable.
+    pub(crate) fn scan(&self, block: u32, horizon: Xid) -> PageScan {
+        let Some(page) = self.pages.get(block as usize) else { return PageScan::default() };
+        let mut scan = PageScan { all_visible: page.all_visible, all_frozen: page.all_frozen, ..PageScan::default() };
+        scan.dead_items = page.dead_items.len() as u16;
+        for row in page.dead.iter().filter(|row| removable(row, horizon)) {
+            scan.removable += 1;
+            scan.conflict_horizon = newer(scan.conflict_horizon, row.xmax);
+        }
+        scan.newest_inserter = page.inserters.map_or(Xid::INVALID, |(_, newest)| newest);
+        scan.settled = !page.newest_xid.is_normal() || page.newest_xid.precedes(horizon);
+        scan.unfrozen = page.live().saturating_sub(page.frozen_rows);
+        scan
+    }
+
+    /// Removes removable rows.
+    pub(crate) fn prune(&mut self, block: u32, horizon: Xid) -> Pruned {
+        let mut pruned = Pruned::default();
+        let Some(page) = self.pages.get_mut(block as usize) else { return pruned };
+        let (gone, rest) =
+            std::mem::take(&mut page.dead).into_iter().partition::<Vec<DeadRow>, _>(|row| removable(row, horizon));
+        page.dead = rest;
+        gone.into_iter().for_each(|row| page.prune(row, &mut pruned));
+        if pruned != Pruned::default() {
+            page.frozen_rows = page.frozen_rows.min(page.live());
+            self.with_room.insert(block);
+        }
+        pruned
+    }
+
+    /// Gives dead line pointers free; the number of them comes back.
+    pub(crate) fn reclaim(&mut self, block: u32) -> u16 {
+        let Some(page) = self.pages.get_mut(block as usize) else { return 0 };
+        let items = std::mem::take(&mut page.dead_items);
+        let count = items.len() as u16;
+        page.unused.extend(items);
+        page.free += LINE_POINTER * u32::from(count);
+        count
+    }
+
+    /// Freezes all rows of a page.
+    pub(crate) fn freeze(&mut self, block: u32) {
+        if let Some(page) = self.pages.get_mut(block as usize) {
+            page.frozen_rows = page.live();
+            page.inserters = None;
+        }
+    }
+
+    /// Sets a page's bits in the visibility map, if no dead line pointer stands in the way; whether it is all-frozen comes back.
+    pub(crate) fn set_visible(&mut self, block: u32) -> Option<bool> {
+        let page = self.pages.get_mut(block as usize).filter(|page| page.dead.is_empty() && page.dead_items.is_empty())?;
+        page.all_visible = true;
+        page.all_frozen = page.frozen_rows >= page.live();
+        Some(page.all_frozen)
+    }
+
+    /// The oldest xid that is not frozen, if there is one.
+    pub(crate) fn oldest_unfrozen(&self) -> Option<Xid> {
+        self.pages.iter().filter_map(|page| page.inserters.map(|(oldest, _)| oldest)).reduce(older)
+    }
+
+    /// Empty pages at the end.
+    pub(crate) fn empty_at_end(&self) -> u32 {
+        self.pages
+            .iter()
+            .rev()
+            .take_while(|page| page.live() == 0 && page.dead.is_empty() && page.dead_items.is_empty())
+            .count() as u32
+    }
+
+    /// Cuts pages off at the end.
+    pub(crate) fn truncate(&mut self, pages: u32) {
+        self.pages.truncate(pages as usize);
+        self.with_room.retain(|block| *block < pages);
+    }
+
     /// Takes room on a page that has it.
     fn take(&mut self, index: usize, need: u32) -> (Tid, bool) {
         let page = &mut self.pages[index];
+        let offset = page.unused.pop_first().unwrap_or_else(|| {
+            page.lines += 1;
+            page.lines
+        });
         page.free = page.free.saturating_sub(need);
-        page.lines += 1;
-        (Tid { block: index as u32, offset: page.lines }, page.lines == 1)
+        (Tid { block: index as u32, offset }, page.lines == 1)
     }
+}
+
+/// Whether nobody can see the row any more.
+fn removable(row: &DeadRow, horizon: Xid) -> bool {
+    !row.xmax.is_valid() || row.xmax.precedes(horizon)
 }
 
 /// Bytes of a row on its page, with its line pointer.
 fn on_page(record_len: u32) -> u32 {
     (record_len + HEADER_MORE).next_multiple_of(8) + LINE_POINTER
-}
-
-/// Whether a page takes `need` more bytes.
-fn fits(page: &Page, need: u32) -> bool {
-    page.free >= need && page.lines < LINES_MAX
 }
 
 #[cfg(test)]
@@ -103,5 +383,63 @@ mod tests {
         let mut heap = HeapFile::default();
         let blocks: Vec<u32> = (0..292).map(|_| heap.place(6).0.block).collect();
         assert_eq!((blocks[290], blocks[291]), (0, 1));
+    }
+
+    #[test]
+    fn i1_dead_rows_are_pruned_reclaimed_and_used_again() {
+        let mut heap = HeapFile::default();
+        let rows: Vec<Tid> = (0..50).map(|_| heap.place(158).0).collect();
+        rows.iter().for_each(|tid| heap.touch(*tid, Xid(700)));
+        heap.kill(rows[3], 158, Xid(710), false);
+        heap.kill(rows[4], 158, Xid(720), false);
+        heap.kill(rows[5], 158, Xid::INVALID, false);
+        let scan = heap.scan(0, Xid(715));
+        assert_eq!((scan.removable, scan.conflict_horizon), (2, Xid(710)), "710 is gone, 720 is not, and one rolled back");
+        assert_eq!(heap.prune(0, Xid(715)), Pruned { dead: 2, ..Pruned::default() });
+        assert_eq!(heap.scan(0, Xid(715)).dead_items, 2);
+        assert_eq!(heap.set_visible(0), None, "dead line pointers stand in the way");
+        assert_eq!(heap.reclaim(0), 2);
+        assert_eq!(heap.place(158).0, rows[3], "the lowest free line pointer of a page with room");
+        assert_eq!(heap.live_rows(), 50 - 3 + 1);
+    }
+
+    #[test]
+    fn heap_only_rows_come_and_go_behind_one_line_pointer() {
+        let mut heap = HeapFile::default();
+        let root = heap.place(40).0;
+        let mut row = root;
+        for xid in 700..703 {
+            let next = heap.place_beside(row, 40).expect("room for it");
+            heap.note_heap_only(next);
+            heap.kill(row, 40, Xid(xid), true);
+            row = next;
+        }
+        let pruned = heap.prune(0, Xid(710));
+        assert_eq!(
+            pruned,
+            Pruned { redirected: 1, dead: 0, unused: 2 },
+            "the root leads to the last row, those between are free"
+        );
+        assert_eq!(heap.live_rows(), 1);
+        heap.kill(row, 40, Xid(704), false);
+        assert_eq!(heap.prune(0, Xid(710)), Pruned { redirected: 0, dead: 1, unused: 1 }, "the root is dead with the chain");
+        assert_eq!((heap.reclaim(0), heap.live_rows(), heap.empty_at_end()), (1, 0, 1));
+    }
+
+    #[test]
+    fn i2_bits_of_the_visibility_map() {
+        let mut heap = HeapFile::default();
+        let (tid, _) = heap.place(158);
+        heap.touch(tid, Xid(700));
+        heap.insert_committed(tid, Xid(700));
+        assert!(!heap.scan(0, Xid(700)).settled && heap.scan(0, Xid(701)).settled);
+        assert_eq!(heap.set_visible(0), Some(false));
+        assert_eq!((heap.all_visible_pages(), heap.oldest_unfrozen()), (1, Some(Xid(700))));
+        heap.freeze(0);
+        assert_eq!((heap.set_visible(0), heap.oldest_unfrozen()), (Some(true), None));
+        heap.touch(tid, Xid(705));
+        assert!(!heap.scan(0, Xid(706)).all_visible && !heap.scan(0, Xid(706)).all_frozen);
+        heap.truncate(0);
+        assert_eq!(heap.pages(), 0);
     }
 }

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use pg_types::{CommandId, Oid, RelFileLocator, SysCacheTable, Tid, Xid, catalog};
 
 pub use heap_file::HeapFile;
+pub(crate) use heap_file::{PageScan, Pruned};
 pub use relation::{RelKind, RelStats, Relation, TableRows, TupleId};
 pub use traits::CatalogTraits;
 pub use tuple::{CatalogTuple, Datum};

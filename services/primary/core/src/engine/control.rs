@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 use pg_types::Lsn;
 
 use super::session::{Context, Progress, Running};
+use super::statement::{Resolved, counted as number_of, only};
 use super::truth::{RowCounts, TransactionEnd, TransactionTruth};
 use super::{CountingSink, named};
-use crate::backend::{Backend, Ended};
+use crate::backend::{Backend, Ended, StatementError};
 use crate::error::PrimaryError;
-use crate::scenario::{FinishPrepared, StatementPlan};
+use crate::scenario::{FinishPrepared, StatementPlan, VacuumPlan};
 use crate::xact::{RowChange, Transaction};
 
 impl Running {
@@ -108,6 +109,43 @@ impl Running {
         truth.did.push(format!("{what} '{gid}'"));
         truth.gid = Some(gid.to_owned());
         Ok(Some(truth))
+    }
+
+    /// The next transaction of a VACUUM: of the table, of its TOAST table, then perhaps ANALYZE.
+    pub(super) fn vacuum(
+        &mut self,
+        plan: &VacuumPlan,
+        resolved: Resolved,
+        context: &mut Context<'_>,
+        sink: &mut CountingSink<'_>,
+    ) -> Result<Progress, StatementError> {
+        let table = only(&resolved)?;
+        let toast = context.cluster.catalog.relation(table).and_then(|relation| relation.toast);
+        let mut phases = vec![Some(table), toast];
+        phases.retain(Option::is_some);
+        let mut backend = Backend { cluster: context.cluster, xact: &mut self.xact, sink, now: context.now };
+        let did = match phases.get(self.phase).copied().flatten() {
+            Some(rel) => {
+                let removed = backend.vacuum(rel, plan.freeze)?;
+                let what = if rel == table { "VACUUM" } else { "VACUUM of the TOAST table" };
+                format!("{what} of {}, {}", resolved.name, number_of(removed, "row"))
+            }
+            None => {
+                backend.analyze(table)?;
+                format!("ANALYZE {}", resolved.name)
+            }
+        };
+        self.xact.did.push(did);
+        self.phase += 1;
+        if self.phase < phases.len() + usize::from(plan.analyze) {
+            self.resolved = Some(resolved);
+        } else {
+            self.phase = 0;
+            self.next += 1;
+        }
+        let truth = self.end(TransactionEnd::Commit, context, sink)?;
+        self.xact = context.transaction(self.number, self.next);
+        Ok(Progress::Ended(truth, context.elapsed_us))
     }
 
     /// A transaction of the unit ended.

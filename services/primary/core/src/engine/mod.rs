@@ -216,6 +216,12 @@ impl Engine {
         Some(all)
     }
 
+    /// Consumers of the log told which transactions they still need to see as running (`hot_standby_feedback`, slots): VACUUM
+    /// leaves rows that a transaction from `xmin` on deleted. Invalid for none. Tell it at the same simulated times in every run.
+    pub fn set_horizon(&mut self, xmin: Xid) {
+        self.cluster.consumers_xmin = xmin;
+    }
+
     /// Where a later scenario in the same log must go on.
     #[must_use]
     pub fn continuation(&self) -> Continuation {

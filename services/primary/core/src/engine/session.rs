@@ -51,8 +51,10 @@ pub(super) struct Running {
     pub(super) ended: bool,
     /// The loops that it is in, innermost last.
     loops: Vec<Turns>,
-    /// The next statement with its names drawn, if it waits for locks.
-    resolved: Option<Resolved>,
+    /// The next statement with its names drawn, if it waits for locks or is not done yet.
+    pub(super) resolved: Option<Resolved>,
+    /// Transactions of the next statement that are done, if it has several.
+    pub(super) phase: usize,
 }
 
 /// A loop that a transaction is in.
@@ -158,16 +160,22 @@ impl Session {
             Some(resolved) => resolved,
             None => resolve(statement, context.cluster, blanks, rng).map_err(fail)?,
         };
-        if statement.scope() != Scope::Inside {
-            if statement.scope() == Scope::Alone && running.in_transaction {
-                return Err(fail(StatementError::Refused("it cannot run inside a transaction".to_owned())));
-            }
-            running.next += 1;
-            return running.control(statement, &resolved.name, context, sink);
+        if statement.scope() == Scope::Alone && running.in_transaction {
+            return Err(fail(StatementError::Refused("it cannot run inside a transaction".to_owned())));
         }
         if !context.locks.try_lock(context.index, &resolved.locks) {
             running.resolved = Some(resolved);
             return Ok(Progress::Blocked);
+        }
+        if let StatementPlan::Vacuum(plan) = statement {
+            return running.vacuum(plan, resolved, context, sink).map_err(|error| match error {
+                StatementError::Primary(error) => error,
+                refused => fail(refused),
+            });
+        }
+        if statement.scope() != Scope::Inside {
+            running.next += 1;
+            return running.control(statement, &resolved.name, context, sink);
         }
         let mut backend = Backend { cluster: context.cluster, xact: &mut running.xact, sink, now: context.now };
         if let Some(made) = backend.run(statement, &resolved, rng).map_err(fail)? {
@@ -213,6 +221,7 @@ impl Session {
             ended: false,
             loops: Vec::new(),
             resolved: None,
+            phase: 0,
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::backend::{Backend, Cluster, Result, StatementError};
 use crate::catalog::RelKind;
 use crate::ddl::create_table::TableSpec;
 use crate::rng::Rng;
-use crate::scenario::{Blanks, FinishPrepared, StatementPlan, Target, Template};
+use crate::scenario::{Blanks, FinishPrepared, StatementPlan, Target, Template, VacuumPlan};
 
 /// A statement whose names are drawn.
 #[derive(Clone, Debug)]
@@ -48,7 +48,11 @@ pub(super) fn resolve(plan: &StatementPlan, cluster: &Cluster, blanks: Blanks, r
         StatementPlan::Savepoint(name)
         | StatementPlan::Release(name)
         | StatementPlan::RollbackTo(name)
-        | StatementPlan::Message(name, _) => Ok(Resolved { tables: Vec::new(), name: name.clone(), locks: Vec::new() }),
+        | StatementPlan::Message(name, ..) => Ok(Resolved { tables: Vec::new(), name: name.clone(), locks: Vec::new() }),
+        StatementPlan::Analyze(table) | StatementPlan::Vacuum(VacuumPlan { table, .. }) => {
+            let (name, oid) = lookup(table, cluster, blanks, rng)?;
+            Ok(Resolved { tables: vec![oid], name, locks: vec![(oid, LockMode::Shared)] })
+        }
         StatementPlan::Prepare(gid) | StatementPlan::FinishPrepared(FinishPrepared { gid, .. }) => {
             Ok(Resolved { tables: Vec::new(), name: gid.fill(blanks, rng), locks: Vec::new() })
         }
@@ -131,8 +135,12 @@ impl Backend<'_> {
                 self.rollback_to_savepoint(name)?;
                 format!("ROLLBACK TO SAVEPOINT {name}")
             }
-            StatementPlan::Message(prefix, bytes) => {
-                self.emit_message(prefix, vec![b'm'; *bytes as usize])?;
+            StatementPlan::Analyze(_) => {
+                self.analyze(only(at)?)?;
+                format!("ANALYZE {}", at.name)
+            }
+            StatementPlan::Message(prefix, bytes, transactional) => {
+                self.emit_message(prefix, vec![b'm'; *bytes as usize], *transactional)?;
                 format!("a message '{prefix}' of {}", counted(*bytes, "byte"))
             }
             // The session does these itself.
@@ -142,6 +150,7 @@ impl Backend<'_> {
             | StatementPlan::Rollback
             | StatementPlan::Prepare(_)
             | StatementPlan::FinishPrepared(_)
+            | StatementPlan::Vacuum(_)
             | StatementPlan::Checkpoint
             | StatementPlan::LogStandbySnapshot
             | StatementPlan::SwitchWal => return Ok(None),
@@ -181,11 +190,11 @@ impl Backend<'_> {
 }
 
 /// The one relation of a statement that has one.
-fn only(at: &Resolved) -> Result<Oid> {
+pub(super) fn only(at: &Resolved) -> Result<Oid> {
     at.tables.first().copied().ok_or_else(|| StatementError::Refused("it names no relation".to_owned()))
 }
 
 /// A number with its noun.
-fn counted(n: u64, noun: &str) -> String {
+pub(super) fn counted(n: u64, noun: &str) -> String {
     if n == 1 { format!("1 {noun}") } else { format!("{n} {noun}s") }
 }

@@ -40,7 +40,7 @@ pub use plan::{
 };
 pub use schema::schema;
 pub use size::PlanSize;
-pub use statement::{FinishPrepared, Scope, StatementPlan, Target};
+pub use statement::{FinishPrepared, Scope, StatementPlan, Target, VacuumPlan};
 pub use sweep::SweepPoint;
 pub use template::{Blanks, Template};
 

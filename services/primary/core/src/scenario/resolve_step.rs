@@ -2,7 +2,7 @@
 
 use super::at::At;
 use super::resolve::{ROWS_MAX, Resolver, SESSIONS_MAX, Said, name};
-use super::statement::{FinishPrepared, Scope, StatementPlan, Target};
+use super::statement::{FinishPrepared, Scope, StatementPlan, Target, VacuumPlan};
 use super::step::{FinishPreparedFile, RowsFile, StepFile};
 use crate::ddl::column::Column;
 
@@ -87,12 +87,17 @@ impl Resolver<'_> {
             StepFile::Prepare(prepare) => StatementPlan::Prepare(self.template(&prepare.gid)?),
             StepFile::CommitPrepared(finish) => self.finish_prepared(finish, true)?,
             StepFile::RollbackPrepared(finish) => self.finish_prepared(finish, false)?,
+            StepFile::Vacuum(vacuum) => {
+                let table = self.relation(&vacuum.table)?;
+                StatementPlan::Vacuum(VacuumPlan { table, freeze: vacuum.freeze, analyze: vacuum.analyze })
+            }
+            StepFile::Analyze(on) => StatementPlan::Analyze(self.relation(&on.table)?),
             StepFile::Checkpoint(_) => StatementPlan::Checkpoint,
             StepFile::LogStandbySnapshot(_) => StatementPlan::LogStandbySnapshot,
             StepFile::SwitchWal(_) => StatementPlan::SwitchWal,
             StepFile::Message(message) => {
                 let bytes = message.bytes.as_ref().map_or(Ok(0), |bytes| self.number(bytes, 0, MESSAGE_MAX))?;
-                StatementPlan::Message(name(&message.prefix)?, bytes)
+                StatementPlan::Message(name(&message.prefix)?, bytes, message.transactional.unwrap_or(true))
             }
             StepFile::Wait(pause) => StatementPlan::Wait(self.pause(pause)?),
             StepFile::Repeat(_) => return Err("a loop stands beside the statements, not among them".to_owned()),

@@ -106,7 +106,7 @@ fn amounts(kind: &TransactionPlan, partitions: u64) -> Amounts {
             | StatementPlan::Copy(target, rows)
             | StatementPlan::Update(target, rows)
             | StatementPlan::Delete(target, rows) => (of(target, *rows), 0),
-            StatementPlan::Message(_, bytes) => (0, *bytes),
+            StatementPlan::Message(_, bytes, _) => (0, *bytes),
             _ => (0, 0),
         };
         sum.statements = sum.statements.saturating_add(turns);

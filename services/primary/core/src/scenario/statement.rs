@@ -24,6 +24,17 @@ pub struct FinishPrepared {
     pub if_exists: bool,
 }
 
+/// VACUUM of a table.
+#[derive(Clone, Debug)]
+pub struct VacuumPlan {
+    /// The table.
+    pub table: Template,
+    /// FREEZE.
+    pub freeze: bool,
+    /// ANALYZE, too.
+    pub analyze: bool,
+}
+
 /// How a statement relates to the transaction that is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
@@ -72,14 +83,18 @@ pub enum StatementPlan {
     Prepare(Template),
     /// COMMIT PREPARED or ROLLBACK PREPARED.
     FinishPrepared(FinishPrepared),
+    /// VACUUM.
+    Vacuum(VacuumPlan),
+    /// ANALYZE.
+    Analyze(Template),
     /// CHECKPOINT.
     Checkpoint,
     /// `pg_log_standby_snapshot()`.
     LogStandbySnapshot,
     /// `pg_switch_wal()`.
     SwitchWal,
-    /// A logical message: prefix and bytes of content.
-    Message(String, u64),
+    /// A logical message: prefix, bytes of content, and whether it is part of the transaction.
+    Message(String, u64, bool),
     /// Wait with the transaction open.
     Wait(Pause),
     /// The next `statements` statements once for each number from `first` to `last`.
@@ -115,6 +130,8 @@ impl StatementPlan {
             StatementPlan::Prepare(_) => "PREPARE TRANSACTION",
             StatementPlan::FinishPrepared(finish) if finish.commit => "COMMIT PREPARED",
             StatementPlan::FinishPrepared(_) => "ROLLBACK PREPARED",
+            StatementPlan::Vacuum(_) => "VACUUM",
+            StatementPlan::Analyze(_) => "ANALYZE",
             StatementPlan::Checkpoint => "CHECKPOINT",
             StatementPlan::LogStandbySnapshot => "pg_log_standby_snapshot",
             StatementPlan::SwitchWal => "pg_switch_wal",
@@ -128,7 +145,7 @@ impl StatementPlan {
     pub fn scope(&self) -> Scope {
         match self {
             StatementPlan::Commit | StatementPlan::Rollback | StatementPlan::Prepare(_) => Scope::Ends,
-            StatementPlan::FinishPrepared(_) => Scope::Alone,
+            StatementPlan::FinishPrepared(_) | StatementPlan::Vacuum(_) => Scope::Alone,
             StatementPlan::Wait(_)
             | StatementPlan::Repeat { .. }
             | StatementPlan::Checkpoint

@@ -44,6 +44,10 @@ pub(super) enum StepFile {
     CommitPrepared(FinishPreparedFile),
     /// ROLLBACK PREPARED.
     RollbackPrepared(FinishPreparedFile),
+    /// VACUUM of a table.
+    Vacuum(VacuumFile),
+    /// ANALYZE of a table.
+    Analyze(OnFile),
     /// CHECKPOINT.
     Checkpoint(NothingFile),
     /// `pg_log_standby_snapshot()`: running transactions are logged.
@@ -128,6 +132,8 @@ pub(super) struct MessageFile {
     pub(super) prefix: String,
     /// Bytes of its content.
     pub(super) bytes: Option<Amount>,
+    /// It is there only if its transaction commits; so it is if not said.
+    pub(super) transactional: Option<bool>,
 }
 
 /// Steps several times over; `{i}` in their names is the turn, from 1, `{j}` that of the repeat around.
@@ -162,4 +168,18 @@ pub(super) struct FinishPreparedFile {
     /// Nothing happens if none is prepared under that name; an error if not said.
     #[serde(default)]
     pub(super) if_exists: bool,
+}
+
+/// VACUUM.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct VacuumFile {
+    /// The table.
+    pub(super) table: String,
+    /// FREEZE.
+    #[serde(default)]
+    pub(super) freeze: bool,
+    /// ANALYZE, too.
+    #[serde(default)]
+    pub(super) analyze: bool,
 }

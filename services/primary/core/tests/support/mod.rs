@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use pg_types::record::{HeapLock, PruneRecord};
+use pg_types::record::{HeapLock, PruneReason, PruneRecord};
 use pg_types::{CommandId, InvalidationMessage, Oid, PgVersion, RecordBody, RelFileLocator, WalRecord, Xid};
 use pg_wal::{WalDir, WalReader};
 
@@ -65,8 +65,21 @@ impl Lines {
     }
 
     fn prune(&mut self, word: &str, r: &PruneRecord) -> String {
-        let horizon = if r.conflict_horizon.is_valid() { "conflicts" } else { "no conflict" };
-        format!("{word} {} {horizon} {}", self.oid(r.target.rel), if r.is_catalog { "catalog" } else { "" })
+        // Frozen rows have xid 2, where versions say so.
+        let horizon = if r.conflict_horizon.is_normal() { self.xid(r.conflict_horizon) } else { "-".to_owned() };
+        let reason = match r.reason {
+            // Up to 16 records do not tell the first from the second.
+            PruneReason::OnAccess | PruneReason::VacuumScan => "first pass",
+            PruneReason::VacuumCleanup => "second pass",
+            PruneReason::Freeze => "freeze",
+            PruneReason::CleanupInfo => "info",
+        };
+        let counts = (r.redirected, r.dead, r.unused, r.frozen);
+        format!(
+            "{word} {} {reason} {counts:?} conflicts {horizon} {}",
+            self.oid(r.target.rel),
+            said(&[(r.is_catalog, "catalog")])
+        )
     }
 
     /// A record's line, none for kinds that depend on where rows lie, and for pages of indexes.

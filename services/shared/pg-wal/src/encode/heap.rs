@@ -2,7 +2,7 @@
 
 use pg_types::record::{
     HeapDelete, HeapInsert, HeapLock, HeapMultiInsert, HeapPlace, HeapUpdate, InplaceRecord, NewCidRecord, OldTuple,
-    PruneRecord, RewriteRecord, TruncateRecord,
+    RewriteRecord, TruncateRecord,
 };
 use pg_types::{RecordBody, RelFileLocator};
 
@@ -10,7 +10,6 @@ use super::assemble::{Block, Put, RmgrOp, count};
 use super::standby::put_messages;
 use super::tuple::{put_multi_insert_tuples, put_tuple};
 use super::{EncodeError, Encoder};
-use crate::rmgr::heap2::Heap2Layout;
 
 /// `RM_HEAP2_ID`.
 const HEAP2: u8 = 9;
@@ -28,12 +27,12 @@ const INPLACE_TUPLE_LEN: usize = 144;
 const REWRITE_MAPPING_LEN: usize = 36;
 
 /// A flag byte from conditions.
-fn flags(bits: &[(bool, u8)]) -> u8 {
+pub(super) fn flags(bits: &[(bool, u8)]) -> u8 {
     bits.iter().filter(|(on, _)| *on).fold(0, |sum, (_, bit)| sum | bit)
 }
 
 /// One page of a table.
-fn heap_block(rel: RelFileLocator, block: u32, will_init: bool) -> Block {
+pub(super) fn heap_block(rel: RelFileLocator, block: u32, will_init: bool) -> Block {
     Block { rel, fork: 0, block, will_init }
 }
 
@@ -43,7 +42,7 @@ fn heap_op(info: u8) -> RmgrOp {
 }
 
 /// A HEAP2 operation.
-fn heap2_op(info: u8) -> RmgrOp {
+pub(super) fn heap2_op(info: u8) -> RmgrOp {
     RmgrOp { rmid: HEAP2, info }
 }
 
@@ -203,50 +202,6 @@ impl Encoder {
         main.locator(r.target);
         main.tid(r.tid);
         heap2_op(0x70)
-    }
-
-    /// `heap_page_prune`, from 17 on `log_heap_prune_and_freeze`: a pruning without line pointers to change.
-    fn prune(&mut self, r: &PruneRecord) -> Result<RmgrOp, EncodeError> {
-        let (layout, tells_catalog) = self.prune_layout(r)?;
-        let horizon = r.conflict_horizon;
-        let main = self.main();
-        if layout == Heap2Layout::PruneFreeze {
-            main.extend_from_slice(&[0, flags(&[(r.is_catalog, 1 << 1), (horizon.is_valid(), 1 << 3)])]);
-            if horizon.is_valid() {
-                main.u32(horizon.0);
-            }
-        } else {
-            main.u32(horizon.0);
-            main.u32(0); // Redirected and dead line pointers.
-            if tells_catalog {
-                main.u8(u8::from(r.is_catalog));
-            }
-        }
-        self.assembler.block(heap_block(r.target, r.block, false), |_| Ok(()))?;
-        Ok(heap2_op(0x10))
-    }
-
-    /// The layout of this version's prune records, and whether it (and visibility) tells catalogs apart (16 and later).
-    fn prune_layout(&self, r: &PruneRecord) -> Result<(Heap2Layout, bool), EncodeError> {
-        let [_, layout, ..] = self.profile.heap2;
-        let tells_catalog = matches!(layout, Heap2Layout::PruneCatalog | Heap2Layout::PruneFreeze);
-        if r.is_catalog && !tells_catalog {
-            return Err(self.not_in_version("that a pruned or visible table is a catalog"));
-        }
-        Ok((layout, tells_catalog))
-    }
-
-    /// `log_heap_visible`: block 0 is the visibility map's page, block 1 the heap's.
-    fn visible(&mut self, r: &PruneRecord) -> Result<RmgrOp, EncodeError> {
-        /// Heap blocks whose two bits one page of the map holds.
-        const HEAPBLOCKS_PER_PAGE: u32 = (8192 - 24) * 4;
-        self.prune_layout(r)?;
-        self.main().u32(r.conflict_horizon.0);
-        self.main().u8(1 | flags(&[(r.is_catalog, 4)]));
-        let map = Block { rel: r.target, fork: 2, block: r.block / HEAPBLOCKS_PER_PAGE, will_init: false };
-        self.assembler.block(map, |_| Ok(()))?;
-        self.assembler.block(heap_block(r.target, r.block, false), |_| Ok(()))?;
-        Ok(heap2_op(0x40))
     }
 
     /// `logical_heap_rewrite_flush_mappings`; the mappings themselves are zeroes.

@@ -10,6 +10,7 @@
 //! | `heap` | HEAP, HEAP2 |
 //! | `tuple` | heap tuples of a given length |
 //! | `xact` | XACT |
+//! | `prune` | HEAP2: pruning, freezing, visibility |
 //! | `prepare` | the state of a prepared transaction |
 //! | `standby` | STANDBY |
 //! | `xlog` | XLOG |
@@ -18,6 +19,7 @@
 mod assemble;
 mod heap;
 mod prepare;
+mod prune;
 mod standby;
 mod storage;
 mod tuple;

@@ -3,7 +3,7 @@
 //! The operations 10 to 30 changed their meaning at 14 and at 17, and some changed their layout at 16:
 //! [`WalProfile::heap2`] names the layout of each.
 
-use pg_types::record::{HeapMultiInsert, NewCidRecord, PruneRecord, RewriteRecord};
+use pg_types::record::{HeapMultiInsert, NewCidRecord, PruneReason, PruneRecord, RewriteRecord};
 use pg_types::{CommandId, Lsn, Oid, RecordBody, RelFileLocator, Tid, Xid};
 
 use super::heap::{self, INIT_PAGE, INSERT_CONTAINS_NEW_TUPLE, INSERT_LAST_IN_MULTI, INSERT_ON_TOAST_RELATION, OPMASK};
@@ -45,9 +45,9 @@ pub enum Heap2Layout {
 }
 
 /// `XLHP_IS_CATALOG_REL`.
-const PRUNE_IS_CATALOG_REL: u8 = 1 << 1;
+pub(crate) const PRUNE_IS_CATALOG_REL: u8 = 1 << 1;
 /// `XLHP_HAS_CONFLICT_HORIZON`.
-const PRUNE_HAS_CONFLICT_HORIZON: u8 = 1 << 3;
+pub(crate) const PRUNE_HAS_CONFLICT_HORIZON: u8 = 1 << 3;
 /// `XLHP_HAS_FREEZE_PLANS`.
 pub(crate) const PRUNE_HAS_FREEZE_PLANS: u8 = 1 << 4;
 /// `XLHP_HAS_REDIRECTIONS`.
@@ -56,6 +56,8 @@ pub(crate) const PRUNE_HAS_REDIRECTIONS: u8 = 1 << 5;
 pub(crate) const PRUNE_HAS_DEAD_ITEMS: u8 = 1 << 6;
 /// `XLHP_HAS_NOW_UNUSED_ITEMS`.
 pub(crate) const PRUNE_HAS_NOW_UNUSED_ITEMS: u8 = 1 << 7;
+/// `VISIBILITYMAP_ALL_FROZEN`.
+const VISIBLE_ALL_FROZEN: u8 = 0x02;
 /// `VISIBILITYMAP_XLOG_CATALOG_REL`, 16 and later.
 const VISIBLE_CATALOG_REL: u8 = 0x04;
 
@@ -199,44 +201,110 @@ pub(super) fn decode(header: &RecordHeader, parts: &RecordParts<'_>, profile: &W
     if init_page && layout != Heap2Layout::MultiInsert {
         return Ok(super::other(header));
     }
-    let prune = |horizon: Xid, is_catalog: bool| -> Result<RecordBody, Malformed> {
-        let block = parts.block(0)?;
-        let (target, block) = (block.locator, block.block);
-        Ok(RecordBody::Prune(PruneRecord { target, block, conflict_horizon: horizon, is_catalog }))
-    };
     Ok(match layout {
         Heap2Layout::MultiInsert => RecordBody::MultiInsert(multi_insert(parts, init_page, profile)?),
         Heap2Layout::NewCid => RecordBody::NewCid(Box::new(new_cid(main)?)),
         Heap2Layout::Rewrite => RecordBody::Rewrite(Box::new(rewrite(main)?)),
         Heap2Layout::LockUpdated => RecordBody::LockUpdated(heap::lock(parts)?),
-        Heap2Layout::Clean | Heap2Layout::Prune => prune(XlHeapPrune::read(main, false)?.horizon, false)?,
-        Heap2Layout::PruneCatalog => {
-            let xl = XlHeapPrune::read(main, true)?;
-            prune(xl.horizon, xl.is_catalog)?
-        }
-        Heap2Layout::PruneFreeze => {
-            let xl = XlHeapPruneFreeze::read(main)?;
-            prune(xl.horizon.unwrap_or(Xid::INVALID), xl.is_catalog)?
-        }
-        Heap2Layout::Vacuum => prune(Xid::INVALID, false)?,
-        // Replay takes the newest xid below the cutoff for the horizon.
-        Heap2Layout::FreezeCutoff => prune(XlHeapFreezePage::read(main, false)?.xid.prev(), false)?,
-        Heap2Layout::FreezeHorizon => {
-            let xl = XlHeapFreezePage::read(main, true)?;
-            prune(xl.xid, xl.is_catalog)?
-        }
         Heap2Layout::CleanupInfo => {
             let (target, conflict_horizon) = cleanup_info(main)?;
-            RecordBody::Prune(PruneRecord { target, block: 0, conflict_horizon, is_catalog: false })
+            let reason = PruneReason::CleanupInfo;
+            RecordBody::Prune(PruneRecord { target, conflict_horizon, reason, ..PruneRecord::default() })
         }
         Heap2Layout::Visible => {
             let xl = XlHeapVisible::read(main)?;
             let heap = parts.block(1)?;
-            let (target, block, conflict_horizon) = (heap.locator, heap.block, xl.horizon);
-            let is_catalog = xl.flags & VISIBLE_CATALOG_REL != 0;
-            RecordBody::Visible(PruneRecord { target, block, conflict_horizon, is_catalog })
+            RecordBody::Visible(PruneRecord {
+                target: heap.locator,
+                block: heap.block,
+                conflict_horizon: xl.horizon,
+                is_catalog: xl.flags & VISIBLE_CATALOG_REL != 0,
+                frozen: u16::from(xl.flags & VISIBLE_ALL_FROZEN != 0),
+                ..PruneRecord::default()
+            })
         }
+        _ => RecordBody::Prune(prune(header, parts, layout)?),
     })
+}
+
+/// Decodes what changes line pointers or freezes rows of one page.
+fn prune(header: &RecordHeader, parts: &RecordParts<'_>, layout: Heap2Layout) -> Result<PruneRecord, Malformed> {
+    let (main, block) = (parts.main, parts.block(0)?);
+    let record = PruneRecord { target: block.locator, block: block.block, ..PruneRecord::default() };
+    Ok(match layout {
+        Heap2Layout::Clean | Heap2Layout::Prune | Heap2Layout::PruneCatalog => {
+            let xl = XlHeapPrune::read(main, layout == Heap2Layout::PruneCatalog)?;
+            // What is neither redirected (two numbers each) nor dead is unused; an image leaves no data.
+            let told = usize::from(xl.nredirected) * 2 + usize::from(xl.ndead);
+            let unused = (block.data.len() / 2).saturating_sub(told) as u16;
+            let second_pass = layout == Heap2Layout::Clean && told == 0 && unused > 0;
+            PruneRecord {
+                conflict_horizon: xl.horizon,
+                is_catalog: xl.is_catalog,
+                reason: if second_pass { PruneReason::VacuumCleanup } else { PruneReason::OnAccess },
+                redirected: xl.nredirected,
+                dead: xl.ndead,
+                unused,
+                ..record
+            }
+        }
+        Heap2Layout::PruneFreeze => prune_freeze(header, main, block.data, record)?,
+        // Replay takes the newest xid below the cutoff for the horizon.
+        Heap2Layout::FreezeCutoff => {
+            let xl = XlHeapFreezePage::read(main, false)?;
+            PruneRecord { conflict_horizon: xl.xid.prev(), reason: PruneReason::Freeze, frozen: xl.count, ..record }
+        }
+        Heap2Layout::FreezeHorizon => {
+            let xl = XlHeapFreezePage::read(main, true)?;
+            let (conflict_horizon, is_catalog) = (xl.xid, xl.is_catalog);
+            let frozen = frozen_by(&mut Cursor::new(block.data), xl.count)?;
+            PruneRecord { conflict_horizon, is_catalog, reason: PruneReason::Freeze, frozen, ..record }
+        }
+        _ => PruneRecord { reason: PruneReason::VacuumCleanup, unused: Cursor::new(main).u16()?, ..record },
+    })
+}
+
+/// Rows that freeze plans (`xl_heap_freeze_plan`) are about; without data (an image replaced it) none are known.
+fn frozen_by(data: &mut Cursor<'_>, plans: u16) -> Result<u16, Malformed> {
+    if data.left() == 0 {
+        return Ok(0);
+    }
+    let plans = data.items::<12>(i64::from(plans))?;
+    Ok(plans.iter().fold(0u16, |sum, plan| sum.saturating_add(u16::from_le_bytes([plan[10], plan[11]]))))
+}
+
+/// Decodes the record that prunes and freezes (17 and later).
+fn prune_freeze(header: &RecordHeader, main: &[u8], data: &[u8], record: PruneRecord) -> Result<PruneRecord, Malformed> {
+    let xl = XlHeapPruneFreeze::read(main)?;
+    let reason = match header.info & OPMASK {
+        0x10 => PruneReason::OnAccess,
+        0x20 => PruneReason::VacuumScan,
+        _ => PruneReason::VacuumCleanup,
+    };
+    let (conflict_horizon, is_catalog) = (xl.horizon.unwrap_or(Xid::INVALID), xl.is_catalog);
+    let mut record = PruneRecord { conflict_horizon, is_catalog, reason, ..record };
+    let mut data = Cursor::new(data);
+    let has = |flag| xl.flags & flag != 0;
+    if data.left() == 0 {
+        return Ok(record);
+    }
+    if has(PRUNE_HAS_FREEZE_PLANS) {
+        let plans = data.u16()?;
+        data.take(2)?;
+        record.frozen = frozen_by(&mut data, plans)?;
+    }
+    if has(PRUNE_HAS_REDIRECTIONS) {
+        record.redirected = data.u16()?;
+        data.items::<4>(i64::from(record.redirected))?;
+    }
+    if has(PRUNE_HAS_DEAD_ITEMS) {
+        record.dead = data.u16()?;
+        data.items::<2>(i64::from(record.dead))?;
+    }
+    if has(PRUNE_HAS_NOW_UNUSED_ITEMS) {
+        record.unused = data.u16()?;
+    }
+    Ok(record)
 }
 
 /// Reads an `xl_heap_cleanup_info`.

@@ -150,7 +150,16 @@ fn heap() -> Vec<RecordBody> {
     };
     let moved = HeapUpdate { new_tid: Tid { block: 71_000, offset: 1 }, hot: false, init_page: true, ..update };
     let lock = HeapLock { target, tid, xmax: Xid(800), infobits: 6 };
-    let prune = PruneRecord { target, block: 9, conflict_horizon: Xid(790), is_catalog: true };
+    let prune = PruneRecord {
+        target,
+        block: 9,
+        conflict_horizon: Xid(790),
+        is_catalog: true,
+        redirected: 1,
+        dead: 3,
+        unused: 2,
+        ..PruneRecord::default()
+    };
     vec![
         RecordBody::Insert(insert),
         RecordBody::Insert(HeapInsert { init_page: true, tid: Tid { block: 1, offset: 1 }, ..insert }),
@@ -191,7 +200,9 @@ fn heap() -> Vec<RecordBody> {
         })),
         RecordBody::Prune(prune),
         RecordBody::Prune(PruneRecord { conflict_horizon: Xid::INVALID, is_catalog: false, ..prune }),
-        RecordBody::Visible(prune),
+        RecordBody::Prune(PruneRecord { reason: PruneReason::VacuumScan, frozen: 9, ..prune }),
+        RecordBody::Prune(PruneRecord { reason: PruneReason::VacuumCleanup, redirected: 0, dead: 0, ..prune }),
+        RecordBody::Visible(PruneRecord { redirected: 0, dead: 0, unused: 0, frozen: 1, ..prune }),
         RecordBody::Rewrite(Box::new(RewriteRecord {
             mapped_xid: Xid(800),
             mapped_db: Oid(5),
