@@ -1,10 +1,9 @@
 //! The client's side of StreamWal: opens the stream, hands batches on, and reports positions.
 //!
-//! What it reports: `received` = what arrived; `applied` = what is decoded and durable in the output log; `flushed` = what will
-//! never be asked for again, which is the checkpoint's restart position. The primary may forget WAL before `flushed`, and a
-//! transaction that began there may still be open here, so the end of the output log would be too far. For the same reason the
-//! node gives all the credit there is: an open transaction holds `flushed` back and must not hold the stream. Backpressure comes
-//! from the bounded channel to the decoding thread, through HTTP/2's windows.
+//! What it reports: `received` = what arrived; `applied` and `flushed` = what is decoded and durable in the output log; `restart` =
+//! what may be asked for again, which is the checkpoint's restart position: a transaction that began there may still be open here.
+//! The primary keeps WAL from `restart` on. Backpressure comes from the bounded channel to the decoding thread, through HTTP/2's
+//! windows, so the node gives all the credit there is.
 
 use std::time::Duration;
 
@@ -135,7 +134,7 @@ impl Upstream {
 
     /// Makes the slot.
     async fn make_slot(&self, channel: Channel, from: Lsn) -> Result<(), Status> {
-        let request = CreateSlotRequest { slot_id: self.slot.clone(), start_lsn: from.0 };
+        let request = CreateSlotRequest { slot_id: self.slot.clone(), start_lsn: from.0, ..Default::default() };
         match AdminServiceClient::new(channel).create_slot(request).await {
             Err(status) if reason_of(&status) != Some(Reason::SlotExists) => Err(status),
             _ => {
@@ -280,17 +279,18 @@ impl Feedback {
 
     /// Reports now.
     fn send(&mut self, reply_requested: bool) {
-        let (received, flushed, applied) = self.positions();
+        let (received, restart, applied) = self.positions();
         let feedback = pb::Feedback {
             received_lsn: received.0,
-            flushed_lsn: flushed.min(received).0,
+            flushed_lsn: applied.min(received).0,
             applied_lsn: applied.min(received).0,
             reply_requested,
             hot_standby: None,
+            restart_lsn: restart.min(applied).min(received).0,
         };
         // If the channel is full, the one before is on its way still, and the next one follows soon.
         let sent = self.requests.try_send(pb::StreamWalRequest { kind: Some(RequestKind::Feedback(feedback)) }).is_ok();
-        self.sent = sent.then_some((received, flushed, applied));
+        self.sent = sent.then_some((received, restart, applied));
         self.due = Instant::now() + if sent { FEEDBACK_INTERVAL } else { FEEDBACK_DELAY };
     }
 }

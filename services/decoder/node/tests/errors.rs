@@ -235,7 +235,7 @@ async fn a_slot_that_is_gone_and_other_wal_halt_the_decoder() {
     let error = node.decoded_to(Lsn(u64::MAX)).await.unwrap_err().to_string();
     assert!(error.contains("system id") && error.contains("another data_dir"), "{error}");
     node.shutdown().await.unwrap();
-    let slot = admin::CreateSlotRequest { slot_id: "decoder".to_owned(), start_lsn: 0 };
+    let slot = admin::CreateSlotRequest { slot_id: "decoder".to_owned(), start_lsn: 0, ..Default::default() };
     AdminServiceClient::new(connect(other.addr()).await).create_slot(slot).await.unwrap();
     let node = DecoderNode::start(config(other.addr(), &decoder)).await.unwrap();
     let error = node.decoded_to(Lsn(u64::MAX)).await.unwrap_err();

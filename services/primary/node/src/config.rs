@@ -24,7 +24,7 @@ pub struct PrimaryConfig {
     pub source: SourceConfig,
     /// Streams.
     pub streams: StreamsConfig,
-    /// Most slots, ephemeral ones included (`max_replication_slots`).
+    /// Most slots with a name (`max_replication_slots`); streams without one are bounded by `streams.max`.
     pub max_slots: usize,
     /// What is kept of the WAL of a simulated source.
     pub retention: RetentionConfig,
@@ -136,7 +136,7 @@ pub struct StreamsConfig {
 
 impl Default for StreamsConfig {
     fn default() -> Self {
-        Self { max: 256, batch_bytes: 384 << 10 }
+        Self { max: 1024, batch_bytes: 384 << 10 }
     }
 }
 

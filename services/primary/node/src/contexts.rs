@@ -138,7 +138,7 @@ impl TransactionContexts {
     /// A record of a transaction's end contradicts its layout.
     pub fn observe_raw(&mut self, record: &RawRecord<'_>) -> Result<Option<Context>, Error> {
         match record.class() {
-            RecordClass::Other | RecordClass::Invalidations => Ok(None),
+            RecordClass::Other | RecordClass::Invalidations | RecordClass::RunningXacts => Ok(None),
             RecordClass::Abort if self.commands.is_empty() && self.applications.is_empty() => Ok(None),
             RecordClass::Commit | RecordClass::Abort | RecordClass::NewCid | RecordClass::LogicalMessage => {
                 let decoded = record.decode(self.profile).map_err(|e| self.decode_error(&e))?;

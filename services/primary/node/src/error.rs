@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use pg_types::Lsn;
+use pg_types::{Lsn, Xid};
 
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -54,6 +54,18 @@ pub enum Error {
         /// Why.
         cause: String,
     },
+    /// The slot is a logical one whose starting point is not found yet.
+    #[error("slot \"{name}\" is still being built (state {state}): GetSlot tells which transactions it waits for")]
+    SlotBuilding {
+        /// Its name.
+        name: String,
+        /// State of its creation.
+        state: &'static str,
+        /// All transactions before must have ended; invalid at the beginning.
+        waits_for: Xid,
+        /// How many have not.
+        running: usize,
+    },
     /// The slot is not in the state that the request's etag names.
     #[error("slot \"{name}\" has changed since it was read (its etag is now {etag})")]
     SlotChanged {
@@ -69,7 +81,7 @@ pub enum Error {
         limit: usize,
     },
     /// No more streams fit.
-    #[error("all {limit} streams are in use: try again later or raise max_streams")]
+    #[error("all {limit} streams are in use: try again later or raise streams.max")]
     TooManyStreams {
         /// The configured limit.
         limit: usize,

@@ -19,9 +19,12 @@ use crate::config::PrimaryConfig;
 use crate::contexts::ContextDecider;
 use crate::error::{Error, Result};
 use crate::server::{self, Limits, SERVICES, State};
-use crate::slots::Slots;
+use crate::slots::{SlotBuilder, Slots};
 use crate::sources;
-use crate::wal_log::WalLog;
+use crate::wal_log::{LogSource, WalLog};
+
+/// Why a slot is lost.
+const LOST_CAUSE: &str = "the WAL that it needs was removed";
 
 /// A primary that runs. Dropping it does not stop it; [`PrimaryNode::shutdown`] does.
 #[derive(Debug)]
@@ -75,6 +78,7 @@ impl PrimaryNode {
 
         let background =
             [tokio::spawn(save_slots(slots.clone())), tokio::spawn(retain(log.clone(), slots.clone(), config.clone()))];
+        SlotBuilder::resume_all(&slots, &log, &drain);
         let summary = source.summary();
         let source = tokio::spawn(source.run(log.clone(), slots.clone(), drain.clone()));
         let stopping = drain.clone();
@@ -165,6 +169,11 @@ impl Opened {
         let lock = lock_data_dir(&config.data_dir)?;
         let (log, source) = sources::open(config, clock)?;
         let slots = Slots::open(&config.data_dir, &log.identity(), config.max_slots)?;
+        if log.source() == LogSource::Simulated {
+            for name in slots.invalidate_before(log.oldest(), LOST_CAUSE) {
+                tracing::warn!(slot = name, "slot is lost: {LOST_CAUSE}");
+            }
+        }
         Ok(Self { lock, log, slots, source })
     }
 }
@@ -207,11 +216,14 @@ async fn retain(log: WalLog, slots: Slots, config: PrimaryConfig) {
         tokio::time::sleep(config.retention.interval).await;
         let (log, slots) = (log.clone(), slots.clone());
         let removed = blocking(move || {
-            let removal = policy.removal(log.end().lsn, slots.table().oldest_saved());
-            let lost = slots.invalidate_before(removal.slots_lost_before, "the WAL that it needs was removed");
+            let end = log.end().lsn;
+            let (removal, lost) =
+                slots.plan_removal(log.identity().segment_size, LOST_CAUSE, |oldest| policy.removal(end, oldest));
             for name in lost {
                 tracing::warn!(slot = name, "slot is lost: it kept more WAL than retention.slot_keep_bytes_max");
             }
+            // A slot that is lost must not look whole after a crash.
+            slots.save_moved()?;
             log.remove_before(removal.remove_before)
         });
         match removed.await {

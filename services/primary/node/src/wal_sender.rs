@@ -14,7 +14,7 @@
 //!
 //! Invariants:
 //! * I1 Bytes in flight never pass the credit, except by one group (a record larger than the credit has to go whole).
-//! * I2 received, flushed and applied never go back, and never pass what was sent.
+//! * I2 received, flushed, applied and restart never go back, and never pass what was sent; restart never passes flushed.
 //! * I3 The number of remembered groups never passes the batch credit.
 //!
 //! Cost: sending O(1); feedback O(groups that it frees). Differs from PostgreSQL, which leaves flow control to TCP.
@@ -25,6 +25,7 @@ use std::time::Duration;
 use pg_types::Lsn;
 
 use crate::error::{Error, Result};
+use crate::slots::Confirmation;
 
 /// What a stream was started with, checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +49,8 @@ pub struct Positions {
     pub flushed: Lsn,
     /// Applied; for metrics.
     pub applied: Lsn,
+    /// Oldest position that the consumer may ask for again, if it keeps that apart from `flushed`.
+    pub restart: Lsn,
 }
 
 /// Batches that are one unit for credits: a single batch, or all fragments of one record.
@@ -165,17 +168,22 @@ impl WalSender {
         self.reply_asked |= reply_requested;
     }
 
-    /// Takes a feedback. Returns the flushed position if it moved.
+    /// Takes a feedback. Returns what it confirms, if that moved.
     ///
     /// # Errors
     /// A position went back or beyond what was sent (I2); nothing is changed then.
-    pub fn on_feedback(&mut self, now: Duration, told: Positions) -> Result<Option<Lsn>> {
+    pub fn on_feedback(&mut self, now: Duration, told: Positions) -> Result<Option<Confirmation>> {
         let received = self.check("feedback.received_lsn", self.positions.received, told.received)?;
         let flushed = self.check("feedback.flushed_lsn", self.positions.flushed, told.flushed)?;
         let applied = self.check("feedback.applied_lsn", self.positions.applied, told.applied)?;
-        let moved = flushed > self.positions.flushed;
+        let restart = self.check("feedback.restart_lsn", self.positions.restart, told.restart)?;
+        if restart > flushed {
+            let problem = format!("beyond {flushed}, which is flushed");
+            return Err(Error::AckOutOfOrder { field: "feedback.restart_lsn", lsn: restart, sent: self.sent, problem });
+        }
+        let moved = flushed > self.positions.flushed || restart > self.positions.restart;
         // What is flushed was received, told or not.
-        self.positions = Positions { received: received.max(flushed), flushed, applied };
+        self.positions = Positions { received: received.max(flushed), flushed, applied, restart };
         self.last_feedback = now;
         self.reply_asked = false;
         while let Some(group) = self.in_flight.front() {
@@ -185,7 +193,7 @@ impl WalSender {
             self.in_flight_bytes -= group.bytes;
             self.in_flight.pop_front();
         }
-        Ok(moved.then_some(flushed))
+        Ok(moved.then_some(Confirmation { flushed, restart }))
     }
 
     /// The new value of one position.
@@ -254,17 +262,42 @@ mod tests {
         Positions { flushed: Lsn(lsn), ..Positions::default() }
     }
 
+    fn confirmed(flushed: u64) -> Option<Confirmation> {
+        Some(Confirmation { flushed: Lsn(flushed), restart: Lsn::INVALID })
+    }
+
+    #[test]
+    fn credit_ends_at_flushed_while_restart_holds_wal() {
+        let mut s = WalSender::new(SETTINGS, Lsn(100));
+        let told = |flushed, restart| Positions { flushed: Lsn(flushed), restart: Lsn(restart), ..Positions::default() };
+        s.on_sent(secs(0), Some(Lsn(200)), 1000);
+        s.on_sent(secs(0), Some(Lsn(300)), 1000);
+        let confirmed = s.on_feedback(secs(1), told(300, 150)).unwrap();
+        assert_eq!(confirmed, Some(Confirmation { flushed: Lsn(300), restart: Lsn(150) }));
+        assert!(s.may_send() && s.bytes_in_flight() == 0, "what must be read again after a crash takes no credit");
+        assert_eq!(s.on_feedback(secs(1), told(300, 0)).unwrap(), None, "0 leaves it");
+        assert_eq!(s.positions().restart, Lsn(150));
+        for bad in [told(300, 149), told(300, 301)] {
+            let before = s.positions();
+            assert!(matches!(s.on_feedback(secs(1), bad), Err(Error::AckOutOfOrder { field: "feedback.restart_lsn", .. })));
+            assert_eq!(s.positions(), before);
+        }
+        s.on_sent(secs(1), Some(Lsn(400)), 10);
+        let error = s.on_feedback(secs(1), told(0, 350)).unwrap_err().to_string();
+        assert!(error.contains("0/15E") && error.contains("flushed"), "{error}");
+    }
+
     #[test]
     fn credit_comes_back_when_flushed_not_when_received() {
         let mut s = WalSender::new(SETTINGS, Lsn(100));
         s.on_sent(secs(0), Some(Lsn(200)), 600);
         s.on_sent(secs(0), Some(Lsn(300)), 600);
         assert!(!s.may_send());
-        s.on_feedback(secs(1), Positions { received: Lsn(300), applied: Lsn(300), flushed: Lsn(0) }).unwrap();
+        s.on_feedback(secs(1), Positions { received: Lsn(300), applied: Lsn(300), ..Positions::default() }).unwrap();
         assert!(!s.may_send(), "received and applied give none");
-        assert_eq!(s.on_feedback(secs(1), flushed(199)).unwrap(), Some(Lsn(199)));
+        assert_eq!(s.on_feedback(secs(1), flushed(199)).unwrap(), confirmed(199));
         assert!(!s.may_send(), "half of a batch gives none");
-        assert_eq!(s.on_feedback(secs(1), flushed(200)).unwrap(), Some(Lsn(200)));
+        assert_eq!(s.on_feedback(secs(1), flushed(200)).unwrap(), confirmed(200));
         assert!(s.may_send());
         assert_eq!(s.credit_bytes_left(), 400);
         assert_eq!(s.on_feedback(secs(1), flushed(200)).unwrap(), None, "to repeat is harmless");
@@ -307,7 +340,7 @@ mod tests {
         }
         assert_eq!(s.on_feedback(secs(0), Positions::default()).unwrap(), None, "nothing told, nothing changed");
         s.on_keepalive(secs(1), Lsn(500), false);
-        assert_eq!(s.on_feedback(secs(1), flushed(500)).unwrap(), Some(Lsn(500)), "progress may be confirmed");
+        assert_eq!(s.on_feedback(secs(1), flushed(500)).unwrap(), confirmed(500), "progress may be confirmed");
         assert_eq!(s.positions().received, Lsn(500));
     }
 

@@ -122,7 +122,7 @@ async fn a_slots_position_survives_kill_9() {
     let (wal, data) = (fixture(18), tempfile::tempdir().unwrap());
     let mut program = Program::serve(wal.path(), data.path());
     let channel = program.channel().await;
-    let create = admin::CreateSlotRequest { slot_id: "orders".to_owned(), start_lsn: 0 };
+    let create = admin::CreateSlotRequest { slot_id: "orders".to_owned(), start_lsn: 0, ..Default::default() };
     AdminServiceClient::new(channel.clone()).create_slot(create).await.unwrap();
     let (requests, receiver) = tokio::sync::mpsc::channel(4);
     let start = support::from_slot("orders");
@@ -167,9 +167,15 @@ async fn settings_come_from_file_environment_and_flags_in_this_order() {
     );
     let mut client = AdminServiceClient::new(program.channel().await);
     for name in ["a", "b"] {
-        client.create_slot(admin::CreateSlotRequest { slot_id: name.to_owned(), start_lsn: 0 }).await.unwrap();
+        client
+            .create_slot(admin::CreateSlotRequest { slot_id: name.to_owned(), start_lsn: 0, ..Default::default() })
+            .await
+            .unwrap();
     }
-    let third = client.create_slot(admin::CreateSlotRequest { slot_id: "c".to_owned(), start_lsn: 0 }).await.unwrap_err();
+    let third = client
+        .create_slot(admin::CreateSlotRequest { slot_id: "c".to_owned(), start_lsn: 0, ..Default::default() })
+        .await
+        .unwrap_err();
     assert_eq!(third.code(), tonic::Code::ResourceExhausted);
     assert!(data.path().join("state/slots/a.slot").exists());
 }

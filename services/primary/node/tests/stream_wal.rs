@@ -85,6 +85,15 @@ async fn wrong_fields_of_start_are_named() {
         ("start.max_outstanding_batches", pb::StreamStart { max_outstanding_batches: -1, ..start() }),
         ("start.keepalive_interval", pb::StreamStart { keepalive_interval: millis(0), ..start() }),
         ("start.feedback_timeout", pb::StreamStart { feedback_timeout: millis(1_000_000_000_000), ..start() }),
+        ("start.feedback_timeout", pb::StreamStart { feedback_timeout: millis(99), ..start() }),
+        (
+            "start.feedback_timeout",
+            pb::StreamStart { feedback_timeout: Some(prost_types::Duration { seconds: 0, nanos: 1 }), ..start() },
+        ),
+        (
+            "start.feedback_timeout",
+            pb::StreamStart { feedback_timeout: Some(prost_types::Duration { seconds: 0, nanos: -1 }), ..start() },
+        ),
         ("start.encoding", pb::StreamStart { encoding: 77, ..start() }),
         ("start.trace_contexts", pb::StreamStart { trace_contexts: -3, ..start() }),
         ("start.client_id", pb::StreamStart { client_id: "x".repeat(257), ..start() }),

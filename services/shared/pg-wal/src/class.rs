@@ -20,6 +20,8 @@ pub enum RecordClass {
     /// Invalidation messages outside a commit, or what stands for one (a new relation map). Few versions and operations have
     /// some in every such record: the decoded record tells.
     Invalidations,
+    /// The list of running transactions.
+    RunningXacts,
     /// Anything else.
     Other,
 }
@@ -28,7 +30,7 @@ impl RecordClass {
     /// Whether such a record can tell the owner of a cache something, now or at the commit of its transaction.
     #[must_use]
     pub fn concerns_caches(self) -> bool {
-        self != Self::Other
+        !matches!(self, Self::Other | Self::RunningXacts)
     }
 }
 
@@ -47,6 +49,7 @@ impl RecordHeader {
             rmgr::RM_HEAP2 if self.info & heap::OPMASK == HEAP2_NEW_CID => RecordClass::NewCid,
             rmgr::RM_HEAP if self.info & heap::OPMASK == heap::INPLACE => RecordClass::Invalidations,
             rmgr::RM_STANDBY if self.operation() == standby::INVALIDATIONS => RecordClass::Invalidations,
+            rmgr::RM_STANDBY if self.operation() == standby::RUNNING_XACTS => RecordClass::RunningXacts,
             rmgr::RM_RELMAP => RecordClass::Invalidations,
             rmgr::RM_LOGICALMSG => RecordClass::LogicalMessage,
             _ => RecordClass::Other,

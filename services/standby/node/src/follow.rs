@@ -351,6 +351,7 @@ fn positions(received: Lsn, progress: &Progress, reported: &Feedback) -> Feedbac
         applied_lsn: applied.0.max(reported.applied_lsn),
         reply_requested: false,
         hot_standby: None,
+        restart_lsn: 0,
     }
 }
 

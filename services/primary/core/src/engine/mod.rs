@@ -300,6 +300,20 @@ impl Engine {
         Ok(Step::Done)
     }
 
+    /// Logs the running transactions now, because somebody waits for the list (`LogStandbySnapshot` when a logical slot is made).
+    /// Nothing happens before the first step and after the last.
+    ///
+    /// # Errors
+    /// The sink's.
+    pub fn log_running_xacts(&mut self, sink: &mut dyn WalSink) -> Result<(), PrimaryError> {
+        if self.started.is_none() || self.finished {
+            return Ok(());
+        }
+        let own = self.plan.actors.len();
+        let mut sink = CountingSink { inner: sink, summary: &mut self.summary, tally: &mut self.tallies[own] };
+        self.cluster.log_running_xacts(&mut sink)
+    }
+
     /// Checkpoints, running transactions, readers; each schedules its next.
     fn run_background(&mut self, event: Event, now: Timestamp, sink: &mut dyn WalSink) -> Result<Step, PrimaryError> {
         let own = self.plan.actors.len();

@@ -6,11 +6,14 @@
 mod admin;
 mod batch_reader;
 mod convert;
+mod queue;
 mod raw;
+mod slot_filter;
 mod spans;
 mod status;
 mod stream_invalidations;
 mod stream_wal;
+mod streams;
 mod typed;
 
 use std::sync::Arc;
@@ -30,6 +33,7 @@ use walstorm_proto::primary::v1::primary_service_server::{PrimaryService, Primar
 
 use batch_reader::{BatchReader, BatchSettings};
 use spans::SpanClaims;
+use streams::StreamRegistry;
 
 use crate::contexts::{ContextDecider, TransactionContexts};
 use crate::error::{Error, Result};
@@ -73,6 +77,8 @@ pub(crate) struct State {
     pub(crate) claims: SpanClaims,
     /// A permit a stream.
     streams: Arc<Semaphore>,
+    /// The streams of WAL in numbers.
+    registry: Arc<StreamRegistry>,
     /// When the node started, in milliseconds since 1970.
     started_ms: u64,
 }
@@ -91,7 +97,8 @@ impl State {
         let started_ms = epoch_ms(clock.as_ref());
         let streams = Arc::new(Semaphore::new(limits.max_streams));
         let (decider, claims) = (Arc::new(decider), SpanClaims::default());
-        Self { log, slots, drain, clock, limits, decider, tracer, claims, streams, started_ms }
+        let registry = Arc::default();
+        Self { log, slots, drain, clock, limits, decider, tracer, claims, streams, registry, started_ms }
     }
 
     /// Milliseconds since 1970.
@@ -143,7 +150,7 @@ struct Primary {
 
 #[tonic::async_trait]
 impl PrimaryService for Primary {
-    type StreamWalStream = ReceiverStream<Result<pb::StreamWalResponse, Status>>;
+    type StreamWalStream = queue::QueueStream<pb::StreamWalResponse>;
     type StreamInvalidationsStream = ReceiverStream<Result<pb::StreamInvalidationsResponse, Status>>;
 
     async fn stream_wal(
@@ -151,13 +158,13 @@ impl PrimaryService for Primary {
         request: Request<Streaming<pb::StreamWalRequest>>,
     ) -> Result<Response<Self::StreamWalStream>, Status> {
         let (guard, permit) = (self.state.drain.open_stream()?, self.state.admit()?);
-        let (responses, receiver) = mpsc::channel(stream_wal::CHANNEL_MESSAGES);
+        let (responses, stream) = queue::queue(stream_wal::CHANNEL_MESSAGES);
         let (state, requests) = (Arc::clone(&self.state), request.into_inner());
         tokio::spawn(async move {
             stream_wal::run(state, requests, responses).await;
             drop((guard, permit));
         });
-        Ok(Response::new(ReceiverStream::new(receiver)))
+        Ok(Response::new(stream))
     }
 
     async fn stream_invalidations(

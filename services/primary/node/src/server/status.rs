@@ -34,6 +34,11 @@ fn failure_of(error: &Error) -> Failure {
         Error::SlotInvalidated { name, cause } => {
             slot(failure(Reason::SlotInvalidated, text), name, "").metadata("cause", cause)
         }
+        Error::SlotBuilding { name, state, waits_for, running } => slot(failure(Reason::NotReady, text), name, "")
+            .metadata("state", state)
+            .metadata("waitsForXid", waits_for)
+            .metadata("transactions", running)
+            .retry_after(RETRY_AFTER),
         Error::SlotChanged { name, etag } => slot(failure(Reason::EtagMismatch, text), name, "").metadata("etag", etag),
         Error::TooManySlots { limit } => failure(Reason::SlotLimit, text).quota("slots", format!("at most {limit}")),
         Error::TooManyStreams { limit } => {

@@ -10,10 +10,10 @@
 //! however slow its consumer is. Nothing blocks a thread while a stream is idle.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
-use pg_types::Lsn;
-use tokio::sync::mpsc::{self, Permit};
+use pg_types::{Lsn, Xid};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -26,6 +26,8 @@ use pb::stream_wal_response::Kind as ResponseKind;
 
 use super::State;
 use super::batch_reader::{BatchReader, BatchSettings, Filled, Outgoing, PIECE_BYTES};
+use super::queue::{QueuePermit, QueueSender};
+use super::streams::{Blocked, OpenStream};
 use super::{convert, spans};
 use crate::error::{Error, Result};
 use crate::slots::{Held, SlotFile};
@@ -42,11 +44,11 @@ const KEEPALIVE_RANGE: (Duration, Duration) = (Duration::from_millis(10), Durati
 const CLIENT_ID_BYTES_MAX: usize = 256;
 /// Smallest size at which a batch is closed, however small the credit is.
 const TARGET_BYTES_MIN: usize = 4 << 10;
-/// Zero switches the timeout off, as `wal_sender_timeout = 0` does.
-const FEEDBACK_RANGE: (Duration, Duration) = (Duration::ZERO, Duration::from_secs(24 * 3600));
+/// Below, a timeout would end streams whose client is only busy. Zero switches it off, as `wal_sender_timeout = 0` does.
+const FEEDBACK_RANGE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(24 * 3600));
 
 /// Where responses go.
-pub(super) type Responses = mpsc::Sender<Result<pb::StreamWalResponse, Status>>;
+pub(super) type Responses = QueueSender<pb::StreamWalResponse>;
 
 /// Runs one stream to its end, and tells the client how it ended.
 pub(super) async fn run(state: Arc<State>, requests: Streaming<pb::StreamWalRequest>, responses: Responses) {
@@ -72,9 +74,9 @@ async fn stream(state: &State, mut requests: Streaming<pb::StreamWalRequest>, re
             None => return Ok(()),
         },
     };
-    let (mut session, started) = Session::start(state, &start).await?;
+    let (mut session, started) = Session::start(state, &start, responses).await?;
     tracing::info!(slot = session.held.name(), start = %Lsn(started.start_lsn), "stream of WAL started");
-    if responses.send(Ok(response(ResponseKind::Started(started)))).await.is_err() {
+    if !responses.send(Ok(response(ResponseKind::Started(started)))).await {
         return Ok(());
     }
     session.run(requests, responses).await
@@ -103,9 +105,13 @@ fn settings(start: &pb::StreamStart) -> Result<SenderSettings> {
     let (min, max) = KEEPALIVE_RANGE;
     let keepalive_interval =
         convert::duration_field("start.keepalive_interval", start.keepalive_interval, Duration::from_secs(10), min, max)?;
-    let (min, max) = FEEDBACK_RANGE;
-    let feedback_timeout =
-        convert::duration_field("start.feedback_timeout", start.feedback_timeout, Duration::from_secs(60), min, max)?;
+    let feedback_timeout = match start.feedback_timeout {
+        Some(prost_types::Duration { seconds: 0, nanos: 0 }) => Duration::ZERO,
+        told => {
+            let (min, max) = FEEDBACK_RANGE;
+            convert::duration_field("start.feedback_timeout", told, Duration::from_secs(60), min, max)?
+        }
+    };
     Ok(SenderSettings { credit_bytes, credit_batches: credit_batches as u32, keepalive_interval, feedback_timeout })
 }
 
@@ -125,22 +131,24 @@ fn target_bytes(configured: usize, credit_bytes: u64) -> usize {
 }
 
 /// Takes the slot that `start` names, or makes an ephemeral one, and finds where to begin.
-fn hold(state: &State, start: &pb::StreamStart) -> Result<(Held, Lsn)> {
+///
+/// The last value is the slot's confirmed position, invalid without slot.
+fn hold(state: &State, start: &pb::StreamStart) -> Result<(Held, Lsn, Lsn)> {
     let now_ms = state.now_ms();
     let asked = convert::optional_lsn(start.from_lsn);
     if start.slot.is_empty() {
         let from = asked.unwrap_or_else(|| state.log.oldest());
         state.log.check_start(from)?;
         let file = SlotFile::new("", &state.log.identity(), from, now_ms);
-        return Ok((state.slots.hold_ephemeral(file, &start.client_id, now_ms)?, from));
+        return Ok((state.slots.hold_ephemeral(file, &start.client_id, now_ms)?, from, Lsn::INVALID));
     }
     let name = convert::slot_name("start.slot", &start.slot)?;
     crate::slots::validate_name(name)?;
     let held = state.slots.hold(name, &start.client_id, now_ms)?;
-    let confirmed = state.slots.table().get(name)?.state.confirmed_flush_lsn;
-    let from = asked.unwrap_or(confirmed);
+    let slot = state.slots.table().get(name)?.state;
+    let from = asked.unwrap_or(slot.restart_lsn);
     state.log.check_start(from)?;
-    Ok((held, from))
+    Ok((held, from, slot.confirmed_flush_lsn))
 }
 
 /// A batch that is being read: the reader comes back with it.
@@ -152,6 +160,8 @@ struct Session<'a> {
     state: &'a State,
     /// The slot, held as long as the stream lives.
     held: Held,
+    /// The stream in numbers, for `ListStreams`.
+    entry: OpenStream,
     /// Positions, credits, deadlines.
     sender: WalSender,
     /// The reader while it rests.
@@ -192,12 +202,12 @@ enum Next {
 
 impl<'a> Session<'a> {
     /// Checks `start`, takes the slot, opens the log.
-    async fn start(state: &'a State, start: &pb::StreamStart) -> Result<(Self, pb::StreamStarted)> {
+    async fn start(state: &'a State, start: &pb::StreamStart, responses: &Responses) -> Result<(Self, pb::StreamStarted)> {
         let (settings, encoding) = (settings(start)?, encoding(start)?);
         check_client_id(start)?;
         let contexts = pb::TraceContexts::try_from(start.trace_contexts)
             .map_err(|_| Error::field("start.trace_contexts", "must be TRACE_CONTEXTS_ALL or TRACE_CONTEXTS_SAMPLED"))?;
-        let (held, from) = hold(state, start)?;
+        let (held, from, confirmed) = hold(state, start)?;
         let end = state.log.subscribe();
         let wal_end = end.borrow().lsn;
         let batches = BatchSettings {
@@ -218,11 +228,15 @@ impl<'a> Session<'a> {
             slot: if start.slot.is_empty() { String::new() } else { start.slot.clone() },
             keepalive_interval: Some(convert::duration(settings.keepalive_interval)),
             feedback_timeout: Some(convert::duration(settings.feedback_timeout)),
+            confirmed_flush_lsn: confirmed.0,
         };
         let read_to = reader.position();
+        let entry = state.registry.open(&start.client_id, &start.slot, state.now_ms(), responses.bytes());
+        entry.stats.sent.store(read_to.0, Relaxed);
         let session = Self {
             state,
             held,
+            entry,
             sender: WalSender::new(settings, read_to),
             reader: Some(reader),
             filling: None,
@@ -251,6 +265,7 @@ impl<'a> Session<'a> {
                 return Ok(());
             }
             let next = self.next(due);
+            self.tell_numbers(next, responses);
             let wake = match due {
                 Due::At(at) => self.started + at,
                 // It waits for room in the channel, which is watched below; look again for the timeout.
@@ -270,7 +285,7 @@ impl<'a> Session<'a> {
                     if self.draining && self.nothing_to_wait_for() { return Err(Error::Draining.into()) }
                 }
                 permit = responses.reserve(), if next.is_some() => {
-                    let Ok(permit) = permit else { return Ok(()) };
+                    let Some(permit) = permit else { return Ok(()) };
                     if let Some(next) = next { self.send(next, permit) }
                 }
                 () = responses.closed(), if next.is_none() => return Ok(()),
@@ -306,8 +321,25 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// Notes how far the stream is and what it waits for.
+    fn tell_numbers(&self, next: Option<Next>, responses: &Responses) {
+        let stats = &self.entry.stats;
+        let positions = self.sender.positions();
+        stats.sent.store(self.sender.sent().0, Relaxed);
+        stats.received.store(positions.received.0, Relaxed);
+        stats.flushed.store(positions.flushed.0, Relaxed);
+        stats.applied.store(positions.applied.0, Relaxed);
+        stats.outstanding_bytes.store(self.sender.bytes_in_flight(), Relaxed);
+        stats.ready_bytes.store(self.ready.as_ref().map_or(0, |ready| ready.bytes), Relaxed);
+        stats.set_blocked(match next {
+            Some(_) if responses.is_full() => Blocked::Window,
+            None if self.ready.is_some() => Blocked::Credit,
+            _ => Blocked::Source,
+        });
+    }
+
     /// Sends.
-    fn send(&mut self, next: Next, permit: Permit<'_, Result<pb::StreamWalResponse, Status>>) {
+    fn send(&mut self, next: Next, permit: QueuePermit<'_, pb::StreamWalResponse>) {
         let now = self.started.elapsed();
         match next {
             Next::Batch => {
@@ -315,20 +347,21 @@ impl<'a> Session<'a> {
                 spans::trace_batch(self.state, self.held.name(), &mut outgoing, self.ready_at);
                 let Outgoing { batch, end, bytes, .. } = *outgoing;
                 self.sender.on_sent(now, end, bytes);
-                permit.send(Ok(response(ResponseKind::Batch(batch))));
+                permit.send(response(ResponseKind::Batch(batch)), bytes);
             }
             Next::Keepalive { reply_requested } => {
                 let progress = if self.ready.is_none() { self.read_to.max(self.sender.sent()) } else { self.sender.sent() };
                 self.sender.on_keepalive(now, progress, reply_requested);
                 self.keepalive_owed = false;
                 let end = *self.end.borrow();
-                permit.send(Ok(response(ResponseKind::Keepalive(pb::Keepalive {
+                let keepalive = pb::Keepalive {
                     wal_end_lsn: end.lsn.0,
                     progress_lsn: progress.0,
                     reply_requested,
                     server_time: Some(convert::timestamp_ms(self.state.now_ms())),
                     end_of_source: end.closed && progress >= end.lsn,
-                }))));
+                };
+                permit.send(response(ResponseKind::Keepalive(keepalive)), 0);
             }
         }
     }
@@ -371,13 +404,16 @@ impl<'a> Session<'a> {
             received: Lsn(feedback.received_lsn),
             flushed: Lsn(feedback.flushed_lsn),
             applied: Lsn(feedback.applied_lsn),
+            restart: Lsn(feedback.restart_lsn),
         };
-        if let Some(flushed) = self.sender.on_feedback(self.started.elapsed(), told)? {
-            self.held.confirm(flushed);
+        if let Some(confirmed) = self.sender.on_feedback(self.started.elapsed(), told)? {
+            self.held.confirm(confirmed);
         }
         let positions = self.sender.positions();
-        let xmins = feedback.hot_standby.as_ref().map(|h| (h.xmin, h.catalog_xmin));
-        self.held.report(positions.received, positions.applied, xmins);
+        self.held.report(positions.received, positions.applied);
+        if let Some(told) = &feedback.hot_standby {
+            self.held.report_xmins(Xid(told.xmin), Xid(told.catalog_xmin));
+        }
         self.keepalive_owed |= feedback.reply_requested;
         Ok(())
     }
@@ -388,7 +424,7 @@ impl<'a> Session<'a> {
         let draining =
             wal::Draining { grace: Some(convert::duration(self.state.limits.grace)), resume_lsn: self.sender.sent().0 };
         tokio::select! {
-            sent = responses.send(Ok(response(ResponseKind::Draining(draining)))) => Ok(sent.is_err() || self.nothing_to_wait_for()),
+            sent = responses.send(Ok(response(ResponseKind::Draining(draining)))) => Ok(!sent || self.nothing_to_wait_for()),
             () = self.state.drain.stopping() => Ok(true),
         }
     }

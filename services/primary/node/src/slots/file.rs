@@ -13,8 +13,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{Error, Result};
 
-/// Format of the file; another one is refused.
-const FORMAT: u32 = 1;
+/// Format of the files that are written.
+const FORMAT: u32 = 2;
+/// Oldest format that is read: 1 has physical slots without xmins.
+const FORMAT_MIN: u32 = 1;
 /// A slot file is a few hundred bytes; a larger one is none.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
@@ -23,7 +25,7 @@ const FILE_BYTES_MAX: u64 = 64 * 1024;
 #[serde(deny_unknown_fields)]
 pub struct SlotFile {
     /// [`FORMAT`].
-    format: u32,
+    pub(super) format: u32,
     /// Its name, also the file's.
     pub name: String,
     /// System identifier of the WAL that the position is in: a position means nothing in another cluster.
@@ -40,6 +42,29 @@ pub struct SlotFile {
     pub created_at_ms: u64,
     /// Set once the WAL it needs is gone: why.
     pub invalidated: Option<String>,
+    /// Who decodes for it.
+    #[serde(default)]
+    pub kind: SlotKind,
+    /// Logical: the point from which decoding is possible is not found yet.
+    #[serde(default)]
+    pub building: bool,
+    /// Oldest xid whose rows its consumer's readers need, 0 if none (`effective_xmin`).
+    #[serde(default)]
+    pub xmin: u32,
+    /// The same for catalogs.
+    #[serde(default)]
+    pub catalog_xmin: u32,
+}
+
+/// What a slot is for (`SlotIsLogical`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SlotKind {
+    /// For consumers that take WAL as it is from any position.
+    #[default]
+    Physical,
+    /// For decoders: it begins where a decoder that starts at its restart position can decode every commit.
+    Logical,
 }
 
 impl SlotFile {
@@ -55,30 +80,45 @@ impl SlotFile {
             confirmed_flush_lsn: lsn,
             created_at_ms,
             invalidated: None,
+            kind: SlotKind::Physical,
+            building: false,
+            xmin: 0,
+            catalog_xmin: 0,
         }
+    }
+
+    /// A new logical slot of which WAL is to be read from `lsn` on, until a point is found from which it can be decoded.
+    #[must_use]
+    pub fn new_logical(name: &str, identity: &WalIdentity, lsn: Lsn, created_at_ms: u64) -> Self {
+        Self { kind: SlotKind::Logical, building: true, ..Self::new(name, identity, lsn, created_at_ms) }
     }
 
     /// The file's bytes.
     fn encode(&self) -> String {
         // A struct of numbers and strings always has a JSON form.
         let json = serde_json::to_string(self).unwrap_or_default();
-        let crc = crc32c::crc32c(json.as_bytes());
-        format!("{json}\n{crc:08x}\n")
+        let checksum = checksum_line(&json);
+        format!("{json}\n{checksum}")
     }
 
     /// The slot in a file's bytes, or why there is none.
     fn decode(text: &str) -> Result<Self, String> {
-        let (json, crc) = text.split_once('\n').ok_or("it is cut short")?;
-        let stored = u32::from_str_radix(crc.trim_end(), 16).map_err(|_| "its checksum line is missing".to_owned())?;
-        if stored != crc32c::crc32c(json.as_bytes()) {
+        let (json, checksum) = text.split_once('\n').ok_or("it is cut short")?;
+        // Compared as it is written, so that no byte of the file is free to change.
+        if checksum != checksum_line(json) {
             return Err("its checksum does not match its contents".to_owned());
         }
         let slot: Self = serde_json::from_str(json).map_err(|e| e.to_string())?;
-        if slot.format != FORMAT {
-            return Err(format!("it has format {}, this program reads {FORMAT}", slot.format));
+        if !(FORMAT_MIN..=FORMAT).contains(&slot.format) {
+            return Err(format!("it has format {}, this program reads {FORMAT_MIN} to {FORMAT}", slot.format));
         }
-        Ok(slot)
+        Ok(Self { format: FORMAT, ..slot })
     }
+}
+
+/// The second line of a file whose first is `json`.
+fn checksum_line(json: &str) -> String {
+    format!("{:08x}\n", crc32c::crc32c(json.as_bytes()))
 }
 
 /// Where the file of slot `name` is.
@@ -207,20 +247,41 @@ mod tests {
         assert!(error.contains("b.slot") && error.contains("delete it"), "{error}");
     }
 
+    #[test]
+    fn files_of_format_1_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let json = r#"{"format":1,"name":"old","system_id":7,"timeline":1,"restart_lsn":"0/A0","confirmed_flush_lsn":"0/A0","created_at_ms":5,"invalidated":null}"#;
+        fs::write(path_of(dir.path(), "old"), format!("{json}\n{}", checksum_line(json))).unwrap();
+        let slots = load_all(dir.path()).unwrap();
+        let identity = WalIdentity { system_id: 7, timeline: 1, ..IDENTITY };
+        assert_eq!(slots, [SlotFile::new("old", &identity, Lsn(0xA0), 5)]);
+    }
+
+    #[test]
+    fn a_flip_of_any_bit_is_an_error_that_names_the_file_and_the_remedy() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = path_of(dir.path(), "a");
+        let good = slot("a").encode().into_bytes();
+        for bit in 0..good.len() * 8 {
+            let mut bytes = good.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            fs::write(&path, &bytes).unwrap();
+            let error = load_all(dir.path()).expect_err(&format!("bit {bit}")).to_string();
+            assert!(error.contains("a.slot") && error.contains("delete it"), "{error}");
+        }
+    }
+
     proptest! {
         #[test]
-        fn any_damage_is_an_error_that_names_the_file(at in 0usize..400, bit in 0u8..8, cut in any::<bool>()) {
+        fn any_cut_or_addition_is_an_error_that_names_the_file(at in 0usize..400, more in "[ -~\n]{0,9}") {
             let dir = tempfile::tempdir().unwrap();
-            let path = path_of(dir.path(), "a");
             let mut bytes = slot("a").encode().into_bytes();
-            // The last byte is the line end after the checksum; without it the file says the same.
-            let at = at % (bytes.len() - 1);
-            if cut { bytes.truncate(at) } else { bytes[at] ^= 1 << bit }
-            fs::write(&path, &bytes).unwrap();
-            match load_all(dir.path()) {
-                // An upper-case digit of the checksum is the same digit.
-                Ok(slots) => prop_assert_eq!(slots, [slot("a")]),
-                Err(error) => prop_assert!(error.to_string().contains("a.slot"), "{}", error),
+            bytes.truncate(at % bytes.len());
+            bytes.extend_from_slice(more.as_bytes());
+            fs::write(path_of(dir.path(), "a"), &bytes).unwrap();
+            if bytes != slot("a").encode().into_bytes() {
+                let error = load_all(dir.path()).unwrap_err().to_string();
+                prop_assert!(error.contains("a.slot"), "{}", error);
             }
         }
     }

@@ -1,8 +1,8 @@
 //! Replication slots: named positions of consumers that survive them and us (`replication/slot.c`).
 //!
-//! A slot remembers up to where its consumer has safely stored the stream, and keeps the WAL after that from being removed.
-//! [`table`] is the state machine (who holds which slot, which position moved), [`mod@file`] its form on disk, and [`Slots`]
-//! here joins both: the table behind a lock, and one saver that writes what moved.
+//! A slot remembers up to where its consumer has safely stored the stream, and keeps the WAL that it needs from being removed.
+//! [`table`] is the state machine (who holds which slot, which position moved), [`creation`] finds where a logical slot can begin,
+//! [`mod@file`] is their form on disk, and [`Slots`] here joins them: the table behind a lock, and one saver that writes what moved.
 //!
 //! Invariants:
 //! * I1 A slot's position never moves back, and never beyond what was sent to its holder.
@@ -11,22 +11,28 @@
 //!   position on is still there.
 //! * I4 A file is either the old state in whole or the new one in whole.
 
+mod builder;
+mod creation;
 mod file;
 mod table;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pg_types::{Lsn, WalIdentity};
-use tokio::sync::Notify;
+use pg_types::{Lsn, WalIdentity, Xid};
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-pub use file::SlotFile;
+pub(crate) use builder::SlotBuilder;
+pub use creation::{BuildState, CreationReport, RunningTransaction, SlotCreation};
 pub(crate) use file::create_private_dir;
-pub use table::{Active, Lease, Slot, SlotKind, SlotTable, validate_name};
+pub use file::{SlotFile, SlotKind};
+pub use table::{Active, Confirmation, Lease, Persistency, Slot, SlotTable, validate_name};
 
 use crate::error::{Error, Result};
+use crate::retention::Removal;
 
 /// The slots of one primary. Cloned handles share them.
 #[derive(Clone, Debug)]
@@ -48,6 +54,10 @@ struct Inner {
     io: Mutex<()>,
     /// Rung when some position moved.
     moved: Notify,
+    /// Changes when the creation of some slot got further or ended.
+    built: watch::Sender<()>,
+    /// A list of running transactions in WAL would help a slot that is being built.
+    running_xacts_wish: AtomicBool,
 }
 
 impl Slots {
@@ -69,8 +79,15 @@ impl Slots {
             }
             table.restore(loaded);
         }
-        let inner =
-            Inner { dir, table: Mutex::new(table), streams: Mutex::default(), io: Mutex::new(()), moved: Notify::new() };
+        let inner = Inner {
+            dir,
+            table: Mutex::new(table),
+            streams: Mutex::default(),
+            io: Mutex::new(()),
+            moved: Notify::new(),
+            built: watch::Sender::new(()),
+            running_xacts_wish: AtomicBool::new(false),
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -79,20 +96,80 @@ impl Slots {
         self.inner.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a permanent slot and stores it. Blocks on the disk.
+    /// Makes a slot with a name, and stores it if it is persistent. Blocks on the disk.
     ///
     /// # Errors
     /// The name is wrong or taken, the limit is reached, or the file cannot be written.
-    pub fn create(&self, new: SlotFile) -> Result<Slot> {
+    pub fn create(&self, new: SlotFile, persistency: Persistency) -> Result<Slot> {
+        self.add(|table| table.create(new, persistency))
+    }
+
+    /// Makes a slot like another one. Blocks on the disk.
+    ///
+    /// # Errors
+    /// As [`SlotTable::copy`], or the file cannot be written.
+    pub fn copy(&self, source: &str, name: &str, persistency: Persistency, now_ms: u64) -> Result<Slot> {
+        self.add(|table| table.copy(source, name, persistency, now_ms))
+    }
+
+    /// Adds a slot to the table and the disk, or to neither.
+    fn add(&self, add: impl FnOnce(&mut SlotTable) -> Result<Slot>) -> Result<Slot> {
         let _io = self.lock_io();
-        let name = new.name.clone();
-        let slot = self.table().create(new, SlotKind::Permanent)?;
-        if let Err(error) = file::store(&self.inner.dir, &slot.state) {
-            self.table().forget(&name);
+        let slot = add(&mut self.table())?;
+        if let Err(error) = self.store(&slot) {
+            self.table().forget(&slot.state.name);
             return Err(error);
         }
-        self.table().mark_saved(&name, slot.state.restart_lsn);
         Ok(slot)
+    }
+
+    /// Moves a slot that nobody holds; the new position is on disk then. Blocks on the disk.
+    ///
+    /// # Errors
+    /// As [`SlotTable::advance`], or the file cannot be written: the slot has moved then, and is stored later.
+    pub fn advance(&self, name: &str, target: Lsn, etag: &str) -> Result<Slot> {
+        let _io = self.lock_io();
+        let slot = self.table().advance(name, target, etag)?;
+        self.store(&slot)?;
+        Ok(slot)
+    }
+
+    /// Stores a slot if it is persistent. The caller holds the lock of the files.
+    fn store(&self, slot: &Slot) -> Result<()> {
+        if slot.persistency == Persistency::Persistent {
+            file::store(&self.inner.dir, &slot.state)?;
+            self.table().mark_saved(slot.state.clone());
+        }
+        Ok(())
+    }
+
+    /// Removes a temporary slot that no stream has taken; true if there was one.
+    pub fn expire(&self, name: &str, created_at_ms: u64) -> bool {
+        self.table().expire(name, created_at_ms)
+    }
+
+    /// Notes how far the creation of a slot is; false if it is of no use any more.
+    pub(crate) fn report_creation(&self, name: &str, created_at_ms: u64, report: &Arc<CreationReport>) -> bool {
+        let goes_on = self.table().report_creation(name, created_at_ms, report);
+        self.inner.built.send_replace(());
+        self.inner.moved.notify_one();
+        goes_on
+    }
+
+    /// Asks whoever writes the log for a list of running transactions (`LogStandbySnapshot`).
+    pub(crate) fn wish_running_xacts(&self) {
+        self.inner.running_xacts_wish.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a list was asked for since the last call.
+    pub(crate) fn take_running_xacts_wish(&self) -> bool {
+        self.inner.running_xacts_wish.swap(false, Ordering::Relaxed)
+    }
+
+    /// Tells when the creation of some slot got further or ended.
+    #[must_use]
+    pub fn built(&self) -> watch::Receiver<()> {
+        self.inner.built.subscribe()
     }
 
     /// Deletes a slot and its file. Blocks on the disk.
@@ -103,6 +180,7 @@ impl Slots {
         let _io = self.lock_io();
         let holder = self.table().delete(name, etag, force)?;
         self.end_stream(holder);
+        self.inner.built.send_replace(());
         file::remove(&self.inner.dir, name)
     }
 
@@ -119,7 +197,7 @@ impl Slots {
     /// Makes an ephemeral slot at the position of `state` for a stream of `client_id`.
     ///
     /// # Errors
-    /// All slots are in use.
+    /// As [`SlotTable::acquire_ephemeral`].
     pub fn hold_ephemeral(&self, state: SlotFile, client_id: &str, now_ms: u64) -> Result<Held> {
         let lease = self.table().acquire_ephemeral(state, client_id, now_ms)?;
         Ok(self.held(lease))
@@ -132,6 +210,23 @@ impl Slots {
         lost.into_iter().for_each(|(_, holder)| self.end_stream(holder));
         self.inner.moved.notify_one();
         names
+    }
+
+    /// Decides by `policy`, which is told the oldest WAL that slots need, what may be removed; marks slots as lost that it does not
+    /// spare, and gives their names. From then on no slot can begin in what will be removed.
+    pub fn plan_removal(
+        &self,
+        segment_size: u32,
+        cause: &str,
+        policy: impl FnOnce(Option<Lsn>) -> Removal,
+    ) -> (Removal, Vec<String>) {
+        let mut table = self.table();
+        let removal = policy(table.oldest_saved());
+        // Segments go in whole.
+        let floor = removal.remove_before.0 - removal.remove_before.0 % u64::from(segment_size);
+        table.raise_floor(Lsn(floor));
+        drop(table);
+        (removal, self.invalidate_before(removal.slots_lost_before, cause))
     }
 
     /// A hold that ends when it is dropped.
@@ -163,7 +258,7 @@ impl Slots {
         let mut result = Ok(());
         for state in dirty {
             match file::store(&self.inner.dir, &state) {
-                Ok(()) => self.table().mark_saved(&state.name, state.restart_lsn),
+                Ok(()) => self.table().mark_saved(state),
                 Err(error) => result = result.and(Err(error)),
             }
         }
@@ -204,16 +299,23 @@ impl Held {
         &self.lease.name
     }
 
-    /// Notes that the holder has flushed up to `flushed`; the saver stores it soon.
-    pub fn confirm(&self, flushed: Lsn) {
-        if self.slots.table().confirm(&self.lease, flushed) {
+    /// Notes how far the holder has confirmed; the saver stores it soon.
+    pub fn confirm(&self, told: Confirmation) {
+        if self.slots.table().confirm(&self.lease, told) {
             self.slots.inner.moved.notify_one();
         }
     }
 
-    /// Notes what the holder has told besides: received, applied, and the xids that its readers need.
-    pub fn report(&self, received: Lsn, applied: Lsn, xmins: Option<(u32, u32)>) {
-        self.slots.table().report(&self.lease, received, applied, xmins);
+    /// Notes what the holder has told besides: received and applied.
+    pub fn report(&self, received: Lsn, applied: Lsn) {
+        self.slots.table().report(&self.lease, received, applied);
+    }
+
+    /// Notes the oldest xids that the holder's readers need, invalid if none; the saver stores them soon.
+    pub fn report_xmins(&self, xmin: Xid, catalog_xmin: Xid) {
+        if self.slots.table().report_xmins(&self.lease, xmin, catalog_xmin) {
+            self.slots.inner.moved.notify_one();
+        }
     }
 
     /// Waits until the hold is void, and says why.
@@ -248,13 +350,18 @@ mod tests {
         SlotFile::new(name, &IDENTITY, Lsn(lsn), 5)
     }
 
+    fn to(flushed: u64) -> Confirmation {
+        Confirmation { flushed: Lsn(flushed), restart: Lsn::INVALID }
+    }
+
     #[test]
     fn a_position_survives_the_process() {
         let dir = tempfile::tempdir().unwrap();
         let slots = Slots::open(dir.path(), &IDENTITY, 10).unwrap();
-        slots.create(new("orders", 0x100)).unwrap();
+        slots.create(new("orders", 0x100), Persistency::Persistent).unwrap();
         let held = slots.hold("orders", "c", 1).unwrap();
-        held.confirm(Lsn(0x200));
+        held.confirm(to(0x200));
+        held.report_xmins(Xid(700), Xid(650));
         assert_eq!(slots.table().oldest_saved(), Some(Lsn(0x100)), "not released before it is on disk (I3)");
         slots.save_moved().unwrap();
         assert_eq!(slots.table().oldest_saved(), Some(Lsn(0x200)));
@@ -263,12 +370,13 @@ mod tests {
         let slot = again.table().get("orders").unwrap();
         assert_eq!(slot.state.confirmed_flush_lsn, Lsn(0x200));
         assert!(slot.active.is_none());
+        assert_eq!((slot.state.xmin, slot.state.catalog_xmin), (700, 650));
     }
 
     #[test]
     fn slots_of_another_cluster_are_refused_with_file_and_remedy() {
         let dir = tempfile::tempdir().unwrap();
-        Slots::open(dir.path(), &IDENTITY, 10).unwrap().create(new("orders", 1)).unwrap();
+        Slots::open(dir.path(), &IDENTITY, 10).unwrap().create(new("orders", 1), Persistency::Persistent).unwrap();
         let error = Slots::open(dir.path(), &WalIdentity { system_id: 78, ..IDENTITY }, 10).unwrap_err().to_string();
         assert!(error.contains("orders.slot") && error.contains("77") && error.contains("78"), "{error}");
     }
@@ -277,21 +385,38 @@ mod tests {
     fn a_deleted_slot_does_not_come_back_with_a_late_save() {
         let dir = tempfile::tempdir().unwrap();
         let slots = Slots::open(dir.path(), &IDENTITY, 10).unwrap();
-        slots.create(new("orders", 1)).unwrap();
+        slots.create(new("orders", 1), Persistency::Persistent).unwrap();
         let held = slots.hold("orders", "c", 1).unwrap();
-        held.confirm(Lsn(9));
+        held.confirm(to(9));
         assert!(matches!(slots.delete("orders", "", false), Err(Error::SlotActive { .. })));
         slots.delete("orders", "", true).unwrap();
-        held.confirm(Lsn(10));
+        held.confirm(to(10));
         slots.save_moved().unwrap();
         assert_eq!(std::fs::read_dir(dir.path().join("slots")).unwrap().count(), 0);
     }
+
+    #[test]
+    fn copies_and_advances_are_on_disk_when_the_call_returns_and_temporary_slots_never() {
+        let dir = tempfile::tempdir().unwrap();
+        let slots = Slots::open(dir.path(), &IDENTITY, 10).unwrap();
+        slots.create(new("orders", 0x100), Persistency::Persistent).unwrap();
+        slots.advance("orders", Lsn(0x200), "").unwrap();
+        slots.copy("orders", "copy", Persistency::Persistent, 6).unwrap();
+        slots.copy("orders", "temporary", Persistency::Temporary, 6).unwrap();
+        let again = Slots::open(dir.path(), &IDENTITY, 10).unwrap();
+        let found: Vec<_> = again.table().list().map(|s| (s.state.name.clone(), s.state.restart_lsn.0)).collect();
+        assert_eq!(found, [("copy".to_owned(), 0x200), ("orders".to_owned(), 0x200)]);
+        std::fs::remove_dir_all(dir.path().join("slots")).unwrap();
+        slots.copy("orders", "third", Persistency::Persistent, 7).expect_err("there is no directory");
+        assert!(matches!(slots.table().get("third"), Err(Error::SlotNotFound { .. })), "on neither side");
+    }
+
     #[tokio::test]
     async fn a_stream_that_loses_its_slot_is_told_why() {
         let dir = tempfile::tempdir().unwrap();
         let slots = Slots::open(dir.path(), &IDENTITY, 10).unwrap();
         for name in ["a", "b", "c"] {
-            slots.create(new(name, 1)).unwrap();
+            slots.create(new(name, 1), Persistency::Persistent).unwrap();
         }
         let (a, b, c) = (slots.hold("a", "x", 1).unwrap(), slots.hold("b", "x", 1).unwrap(), slots.hold("c", "x", 1).unwrap());
         let newer = slots.hold("a", "x", 2).unwrap();
@@ -301,7 +426,7 @@ mod tests {
         drop(newer);
         slots.delete("b", "", true).unwrap();
         assert!(matches!(b.lost().await, Error::SlotNotFound { .. }));
-        c.confirm(Lsn(5));
+        c.confirm(to(5));
         assert_eq!(slots.invalidate_before(Lsn(6), "WAL removed"), ["a", "c"]);
         assert!(matches!(c.lost().await, Error::SlotInvalidated { .. }));
         slots.save_moved().unwrap();

@@ -1,35 +1,51 @@
 //! The state of all slots in memory: a plain state machine without clock, lock or file.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use pg_types::Lsn;
+use pg_types::{Lsn, Xid};
 
-use super::file::SlotFile;
+use super::creation::CreationReport;
+use super::file::{SlotFile, SlotKind};
 use crate::error::{Error, Result};
 
 /// Longest slot name in bytes (`NAMEDATALEN` − 1).
 const NAME_BYTES_MAX: usize = 63;
 
-/// How long a slot lives.
+/// How long a slot lives (`ReplicationSlotPersistency`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SlotKind {
+pub enum Persistency {
     /// Until it is deleted; it is on disk.
-    Permanent,
-    /// Until the stream that holds it ends; in memory only.
+    Persistent,
+    /// Until the first stream that held it ends; in memory only.
+    Temporary,
+    /// As temporary, but made for one stream that named no slot. It does not count against the limit of slots: the limit of
+    /// streams bounds it.
     Ephemeral,
+}
+
+/// What a holder reports of its positions; [`Lsn::INVALID`] means "not told".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Confirmation {
+    /// Everything before is durable at the consumer, or of no use to it.
+    pub flushed: Lsn,
+    /// Oldest position that it may ask for again; not told: `flushed`.
+    pub restart: Lsn,
 }
 
 /// A slot.
 #[derive(Clone, Debug)]
 pub struct Slot {
     /// How long it lives.
-    pub kind: SlotKind,
-    /// What is stored of it.
+    pub persistency: Persistency,
+    /// What is stored of it, or would be.
     pub state: SlotFile,
     /// The stream that holds it.
     pub active: Option<Active>,
-    /// `restart_lsn` on disk; WAL from here on is kept. Unset until it was stored once.
-    pub saved_lsn: Option<Lsn>,
+    /// What is on disk; WAL from its `restart_lsn` on is kept. Unset until it was stored once.
+    pub saved: Option<SlotFile>,
+    /// How far its creation is, while it is being built.
+    pub creation: Option<Arc<CreationReport>>,
 }
 
 impl Slot {
@@ -55,8 +71,6 @@ pub struct Active {
     pub received: Lsn,
     /// Last position reported as applied.
     pub applied: Lsn,
-    /// Oldest xid that the client's readers need, and the same for catalogs; 0 if none.
-    pub xmins: (u32, u32),
 }
 
 /// A stream's hold on a slot. It is void once another stream took the slot over.
@@ -73,40 +87,46 @@ pub struct Lease {
 pub struct SlotTable {
     /// By name.
     slots: BTreeMap<String, Slot>,
-    /// Most slots there may be (`max_replication_slots`).
+    /// Most slots with a name there may be (`max_replication_slots`).
     max_slots: usize,
     /// Number of the next stream.
     next_session: u64,
+    /// WAL before this is being removed: no slot may begin there.
+    floor: Lsn,
 }
 
 impl SlotTable {
     /// An empty table for at most `max_slots` slots.
     #[must_use]
     pub fn new(max_slots: usize) -> Self {
-        Self { slots: BTreeMap::new(), max_slots, next_session: 1 }
+        Self { slots: BTreeMap::new(), max_slots, next_session: 1, floor: Lsn(0) }
     }
 
     /// Adds a slot that was read from disk.
     pub(super) fn restore(&mut self, state: SlotFile) {
-        let saved_lsn = Some(state.restart_lsn);
-        self.slots.insert(state.name.clone(), Slot { kind: SlotKind::Permanent, state, active: None, saved_lsn });
+        let (persistency, saved) = (Persistency::Persistent, Some(state.clone()));
+        self.slots.insert(state.name.clone(), Slot { persistency, state, active: None, saved, creation: None });
     }
 
     /// Adds a new slot. The names of ephemeral ones are not for clients to choose, so they are not checked.
     ///
     /// # Errors
     /// The name is wrong or taken, or the limit is reached.
-    pub fn create(&mut self, state: SlotFile, kind: SlotKind) -> Result<Slot> {
-        if kind == SlotKind::Permanent {
-            validate_name(&state.name)?;
-        }
+    pub fn create(&mut self, state: SlotFile, persistency: Persistency) -> Result<Slot> {
         if self.slots.contains_key(&state.name) {
             return Err(Error::SlotExists { name: state.name });
         }
-        if self.slots.len() >= self.max_slots {
-            return Err(Error::TooManySlots { limit: self.max_slots });
+        if state.restart_lsn < self.floor {
+            return Err(Error::LsnRemoved { requested: state.restart_lsn, oldest: self.floor });
         }
-        let slot = Slot { kind, state, active: None, saved_lsn: None };
+        if persistency != Persistency::Ephemeral {
+            validate_name(&state.name)?;
+            let named = self.slots.values().filter(|slot| slot.persistency != Persistency::Ephemeral).count();
+            if named >= self.max_slots {
+                return Err(Error::TooManySlots { limit: self.max_slots });
+            }
+        }
+        let slot = Slot { persistency, state, active: None, saved: None, creation: None };
         self.slots.insert(slot.state.name.clone(), slot.clone());
         Ok(slot)
     }
@@ -122,9 +142,7 @@ impl SlotTable {
     /// No such slot; in use and not `force`; changed since `etag` (empty: whatever its state).
     pub fn delete(&mut self, name: &str, etag: &str, force: bool) -> Result<Option<u64>> {
         let slot = self.get(name)?;
-        if !etag.is_empty() && etag != slot.etag() {
-            return Err(Error::SlotChanged { name: name.to_owned(), etag: slot.etag() });
-        }
+        check_etag(&slot, etag)?;
         if let (Some(active), false) = (&slot.active, force) {
             return Err(slot_active(name, active));
         }
@@ -132,13 +150,65 @@ impl SlotTable {
         Ok(slot.active.map(|active| active.session))
     }
 
-    /// Makes an ephemeral slot for a stream and gives it to it. Its name cannot be one of a permanent slot.
+    /// Makes a slot like `source`, at the same positions and with the same xmins (`copy_replication_slot`).
     ///
     /// # Errors
-    /// The limit is reached.
+    /// No such slot, being built or lost; the new name is wrong or taken, or the limit is reached.
+    pub fn copy(&mut self, source: &str, name: &str, persistency: Persistency, now_ms: u64) -> Result<Slot> {
+        let source = self.usable(source)?;
+        let state = SlotFile { name: name.to_owned(), created_at_ms: now_ms, ..source.state.clone() };
+        self.create(state, persistency)
+    }
+
+    /// Moves a slot that nobody holds to `target` (`pg_replication_slot_advance`). Of a logical slot only the confirmed position
+    /// moves: which WAL its decoder needs again is the decoder's to say.
+    ///
+    /// # Errors
+    /// No such slot, being built, lost, held, or changed since `etag` (empty: whatever its state); the target lies before its
+    /// position (I1). The caller has checked that WAL reaches so far.
+    pub fn advance(&mut self, name: &str, target: Lsn, etag: &str) -> Result<Slot> {
+        let slot = self.usable(name)?;
+        check_etag(slot, etag)?;
+        if let Some(active) = &slot.active {
+            return Err(slot_active(name, active));
+        }
+        let at = slot.state.confirmed_flush_lsn;
+        if target < at {
+            let text = format!("{target} lies before the slot's position {at}, and a slot never goes back");
+            return Err(Error::field("target_lsn", text));
+        }
+        slot.state.confirmed_flush_lsn = target;
+        if slot.state.kind == SlotKind::Physical {
+            slot.state.restart_lsn = target;
+        }
+        Ok(slot.clone())
+    }
+
+    /// A slot that is whole: neither being built nor lost.
+    fn usable(&mut self, name: &str) -> Result<&mut Slot> {
+        let slot = self.slots.get_mut(name).ok_or_else(|| not_found(name))?;
+        if let Some(cause) = &slot.state.invalidated {
+            return Err(Error::SlotInvalidated { name: name.to_owned(), cause: cause.clone() });
+        }
+        if slot.state.building {
+            let report = slot.creation.as_deref();
+            return Err(Error::SlotBuilding {
+                name: name.to_owned(),
+                state: report.map_or("START", |r| r.state.name()),
+                waits_for: report.map_or(Xid::INVALID, |r| r.waits_for),
+                running: report.map_or(0, |r| r.running_count),
+            });
+        }
+        Ok(slot)
+    }
+
+    /// Makes an ephemeral slot for a stream and gives it to it. Its name cannot be one of a persistent slot.
+    ///
+    /// # Errors
+    /// None that its own name does not exclude.
     pub fn acquire_ephemeral(&mut self, mut state: SlotFile, client_id: &str, now_ms: u64) -> Result<Lease> {
         state.name = format!("ephemeral-{}", self.next_session);
-        let slot = self.create(state, SlotKind::Ephemeral)?;
+        let slot = self.create(state, Persistency::Ephemeral)?;
         self.acquire(&slot.state.name, client_id, now_ms).map(|(lease, _)| lease)
     }
 
@@ -159,21 +229,18 @@ impl SlotTable {
     /// client, which is taken for half-open.
     ///
     /// # Errors
-    /// No such slot, lost for good, or held by another client.
+    /// No such slot, being built, lost for good, or held by another client.
     pub fn acquire(&mut self, name: &str, client_id: &str, now_ms: u64) -> Result<(Lease, Option<u64>)> {
-        let slot = self.slots.get_mut(name).ok_or_else(|| not_found(name))?;
-        if let Some(cause) = &slot.state.invalidated {
-            return Err(Error::SlotInvalidated { name: name.to_owned(), cause: cause.clone() });
-        }
+        let session = self.next_session;
+        let slot = self.usable(name)?;
         let replaced = match &slot.active {
             None => None,
             Some(active) if !client_id.is_empty() && active.client_id == client_id => Some(active.session),
             Some(active) => return Err(slot_active(name, active)),
         };
-        let session = self.next_session;
-        self.next_session += 1;
         let client_id = client_id.to_owned();
-        slot.active = Some(Active { client_id, since_ms: now_ms, session, received: Lsn(0), applied: Lsn(0), xmins: (0, 0) });
+        slot.active = Some(Active { client_id, since_ms: now_ms, session, received: Lsn(0), applied: Lsn(0) });
+        self.next_session += 1;
         Ok((Lease { name: name.to_owned(), session }, replaced))
     }
 
@@ -184,42 +251,83 @@ impl SlotTable {
         active.is_some_and(|a| a.session == lease.session)
     }
 
-    /// Ends a hold; nothing happens if it is void. An ephemeral slot ends too.
+    /// Ends a hold; nothing happens if it is void. A slot that is not persistent ends too.
     pub fn release(&mut self, lease: &Lease) {
         if !self.holds(lease) {
             return;
         }
         if let Some(slot) = self.slots.get_mut(&lease.name) {
             slot.active = None;
-            if slot.kind == SlotKind::Ephemeral {
+            if slot.persistency != Persistency::Persistent {
                 self.slots.remove(&lease.name);
             }
         }
     }
 
-    /// Moves the held slot to `flushed`; the caller has checked that so much was sent. False if nothing moved: the position
-    /// is not newer (I1) or the hold is void (I2).
-    pub fn confirm(&mut self, lease: &Lease, flushed: Lsn) -> bool {
-        if !self.holds(lease) {
-            return false;
-        }
-        match self.slots.get_mut(&lease.name) {
-            Some(slot) if flushed > slot.state.confirmed_flush_lsn => {
-                move_to(slot, flushed);
-                true
-            }
-            _ => false,
+    /// Moves the held slot to what its holder confirmed; the caller has checked that so much was sent. False if nothing moved: no
+    /// position is newer (I1) or the hold is void (I2).
+    pub fn confirm(&mut self, lease: &Lease, told: Confirmation) -> bool {
+        let Some(slot) = self.held(lease) else { return false };
+        let restart = if told.restart.is_valid() { told.restart.min(told.flushed) } else { told.flushed };
+        let moved = told.flushed > slot.state.confirmed_flush_lsn || restart > slot.state.restart_lsn;
+        slot.state.confirmed_flush_lsn = slot.state.confirmed_flush_lsn.max(told.flushed);
+        slot.state.restart_lsn = slot.state.restart_lsn.max(restart);
+        moved
+    }
+
+    /// What the holder has told besides its confirmed positions, for people to look at.
+    pub fn report(&mut self, lease: &Lease, received: Lsn, applied: Lsn) {
+        if let Some(active) = self.held(lease).and_then(|slot| slot.active.as_mut()) {
+            (active.received, active.applied) = (received, applied);
         }
     }
 
-    /// What the holder has told besides its flushed position, for people to look at.
-    pub fn report(&mut self, lease: &Lease, received: Lsn, applied: Lsn, xmins: Option<(u32, u32)>) {
-        let active = self.slots.get_mut(&lease.name).and_then(|s| s.active.as_mut());
-        if let Some(active) = active.filter(|a| a.session == lease.session) {
-            active.received = received;
-            active.applied = applied;
-            active.xmins = xmins.unwrap_or(active.xmins);
+    /// Hot-standby feedback: the oldest xids that the holder's readers need, invalid if none. They stay with the slot when the
+    /// holder goes, and never go back, unless they are withdrawn (`PhysicalReplicationSlotNewXmin`). True if one moved.
+    pub fn report_xmins(&mut self, lease: &Lease, xmin: Xid, catalog_xmin: Xid) -> bool {
+        let Some(slot) = self.held(lease) else { return false };
+        let moved = |before: u32, told: Xid| {
+            let told = if told.is_normal() { told } else { Xid::INVALID };
+            let back = Xid(before).is_normal() && told.is_normal() && told.precedes(Xid(before));
+            if back { before } else { told.0 }
+        };
+        let before = (slot.state.xmin, slot.state.catalog_xmin);
+        slot.state.xmin = moved(before.0, xmin);
+        slot.state.catalog_xmin = moved(before.1, catalog_xmin);
+        before != (slot.state.xmin, slot.state.catalog_xmin)
+    }
+
+    /// The slot that `lease` holds.
+    fn held(&mut self, lease: &Lease) -> Option<&mut Slot> {
+        self.slots.get_mut(&lease.name).filter(|slot| slot.active.as_ref().is_some_and(|a| a.session == lease.session))
+    }
+
+    /// The slots that are being built, with the position from which they are.
+    pub fn unfinished(&self) -> impl Iterator<Item = &SlotFile> {
+        self.slots.values().map(|slot| &slot.state).filter(|state| state.building && state.invalidated.is_none())
+    }
+
+    /// Notes how far the creation of a slot is; at its end the slot gets the positions that were found. False if the slot is gone
+    /// or lost, or is another one of that name.
+    pub fn report_creation(&mut self, name: &str, created_at_ms: u64, report: &Arc<CreationReport>) -> bool {
+        let same = |slot: &&mut Slot| slot.state.building && slot.state.created_at_ms == created_at_ms;
+        let Some(slot) = self.slots.get_mut(name).filter(same).filter(|s| s.state.invalidated.is_none()) else { return false };
+        slot.state.restart_lsn = slot.state.restart_lsn.max(report.restart_lsn);
+        slot.state.confirmed_flush_lsn = slot.state.confirmed_flush_lsn.max(slot.state.restart_lsn);
+        slot.creation = Some(Arc::clone(report));
+        if let Some(consistent) = report.consistent_lsn {
+            slot.state.confirmed_flush_lsn = slot.state.confirmed_flush_lsn.max(consistent);
+            (slot.state.building, slot.creation) = (false, None);
         }
+        true
+    }
+
+    /// Removes a temporary slot made at `created_at_ms` that no stream has taken.
+    pub fn expire(&mut self, name: &str, created_at_ms: u64) -> bool {
+        let unheld = |slot: &Slot| {
+            slot.persistency == Persistency::Temporary && slot.active.is_none() && slot.state.created_at_ms == created_at_ms
+        };
+        self.slots.get(name).is_some_and(unheld) && self.slots.remove(name).is_some()
     }
 
     /// Marks slots that need WAL before `oldest` as lost and returns their names and the streams that held them.
@@ -228,37 +336,38 @@ impl SlotTable {
         for (name, slot) in &mut self.slots {
             if slot.state.restart_lsn < oldest && slot.state.invalidated.is_none() {
                 slot.state.invalidated = Some(cause.to_owned());
-                slot.saved_lsn = None;
+                slot.creation = None;
                 lost.push((name.clone(), slot.active.take().map(|a| a.session)));
             }
         }
         lost
     }
 
+    /// Notes that WAL before `floor` is being removed.
+    pub(super) fn raise_floor(&mut self, floor: Lsn) {
+        self.floor = self.floor.max(floor);
+    }
+
     /// States that differ from what is on disk.
     #[must_use]
     pub fn dirty(&self) -> Vec<SlotFile> {
-        let differs = |slot: &&Slot| slot.kind == SlotKind::Permanent && slot.saved_lsn != Some(slot.state.restart_lsn);
-        self.slots.values().filter(differs).map(|slot| slot.state.clone()).collect()
+        let persistent = self.slots.values().filter(|slot| slot.persistency == Persistency::Persistent);
+        persistent.filter(|slot| slot.saved.as_ref() != Some(&slot.state)).map(|slot| slot.state.clone()).collect()
     }
 
-    /// Notes that `name` is on disk with position `lsn`.
-    pub fn mark_saved(&mut self, name: &str, lsn: Lsn) {
-        if let Some(slot) = self.slots.get_mut(name) {
-            slot.saved_lsn = Some(lsn);
+    /// Notes that `state` is on disk.
+    pub fn mark_saved(&mut self, state: SlotFile) {
+        if let Some(slot) = self.slots.get_mut(&state.name) {
+            slot.saved = Some(state);
         }
     }
 
     /// The oldest WAL that some slot needs, going by what is on disk (I3); lost slots need none.
     #[must_use]
     pub fn oldest_saved(&self) -> Option<Lsn> {
-        let needed = |slot: &Slot| match (slot.saved_lsn, &slot.state.invalidated) {
-            (_, Some(_)) => None,
-            (Some(saved), None) => Some(saved),
-            // Ephemeral, or not stored yet: what it starts with.
-            (None, None) => Some(slot.state.restart_lsn),
-        };
-        self.slots.values().filter_map(needed).min()
+        let kept = self.slots.values().filter(|slot| slot.state.invalidated.is_none());
+        // Not persistent, or not stored yet: what it starts with.
+        kept.map(|slot| slot.saved.as_ref().unwrap_or(&slot.state).restart_lsn).min()
     }
 }
 
@@ -274,10 +383,12 @@ pub fn validate_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The position of a slot moves; `restart_lsn` with it, as for a physical slot (`PhysicalConfirmReceivedLocation`).
-fn move_to(slot: &mut Slot, lsn: Lsn) {
-    slot.state.confirmed_flush_lsn = lsn;
-    slot.state.restart_lsn = lsn;
+/// Refuses if the slot is no longer as `etag` says; empty: it may be in any state.
+fn check_etag(slot: &Slot, etag: &str) -> Result<()> {
+    if etag.is_empty() || etag == slot.etag() {
+        return Ok(());
+    }
+    Err(Error::SlotChanged { name: slot.state.name.clone(), etag: slot.etag() })
 }
 
 /// The error of a missing slot.
@@ -299,11 +410,19 @@ mod tests {
 
     const IDENTITY: WalIdentity = WalIdentity { version: PgVersion::V18, system_id: 1, timeline: 1, segment_size: 1 << 24 };
 
+    fn to(flushed: u64) -> Confirmation {
+        Confirmation { flushed: Lsn(flushed), restart: Lsn::INVALID }
+    }
+
+    fn save(table: &mut SlotTable) {
+        table.dirty().into_iter().for_each(|state| table.mark_saved(state));
+    }
+
     fn table(names: &[&str]) -> SlotTable {
         let mut table = SlotTable::new(8);
         for name in names {
-            table.create(SlotFile::new(name, &IDENTITY, Lsn(100), 0), SlotKind::Permanent).unwrap();
-            table.mark_saved(name, Lsn(100));
+            table.create(SlotFile::new(name, &IDENTITY, Lsn(100), 0), Persistency::Persistent).unwrap();
+            save(&mut table);
         }
         table
     }
@@ -331,10 +450,10 @@ mod tests {
         }
         let (second, replaced) = t.acquire("s", "alice", 7).unwrap();
         assert_eq!(replaced, Some(first.session));
-        assert!(!t.confirm(&first, Lsn(200)), "a stream that lost the slot moves it no more (I2)");
+        assert!(!t.confirm(&first, to(200)), "a stream that lost the slot moves it no more (I2)");
         t.release(&first);
         assert!(t.holds(&second));
-        assert!(t.confirm(&second, Lsn(150)));
+        assert!(t.confirm(&second, to(150)));
         t.release(&second);
         t.acquire("s", "bob", 8).unwrap();
     }
@@ -350,15 +469,25 @@ mod tests {
     fn lost_slots_hold_no_wal_and_say_why() {
         let mut t = table(&["old", "new"]);
         let (lease, _) = t.acquire("new", "c", 0).unwrap();
-        assert!(t.confirm(&lease, Lsn(500)));
+        assert!(t.confirm(&lease, to(500)));
         assert_eq!(t.dirty().len(), 1);
         assert_eq!(t.invalidate_before(Lsn(300), "removed"), [("old".to_owned(), None)]);
         assert_eq!(t.dirty().len(), 2, "the loss is stored too");
-        t.mark_saved("old", Lsn(100));
-        t.mark_saved("new", Lsn(500));
+        save(&mut t);
         assert_eq!(t.oldest_saved(), Some(Lsn(500)));
         assert!(matches!(t.acquire("old", "c", 0), Err(Error::SlotInvalidated { .. })));
         assert!(t.invalidate_before(Lsn(300), "removed").is_empty(), "told once");
+    }
+
+    #[test]
+    fn no_slot_begins_in_wal_that_is_being_removed() {
+        let mut t = table(&["s"]);
+        t.raise_floor(Lsn(60));
+        t.raise_floor(Lsn(50));
+        let new = |lsn| SlotFile::new("n", &IDENTITY, Lsn(lsn), 0);
+        assert!(matches!(t.create(new(59), Persistency::Persistent), Err(Error::LsnRemoved { oldest: Lsn(60), .. })));
+        assert!(matches!(t.acquire_ephemeral(new(59), "c", 0), Err(Error::LsnRemoved { .. })));
+        t.create(new(60), Persistency::Persistent).unwrap();
     }
 
     #[test]
@@ -366,7 +495,7 @@ mod tests {
         let mut t = table(&["s"]);
         let lease = t.acquire_ephemeral(SlotFile::new("", &IDENTITY, Lsn(50), 0), "c", 0).unwrap();
         assert_eq!(t.oldest_saved(), Some(Lsn(50)), "it keeps WAL while its stream lives");
-        assert!(t.confirm(&lease, Lsn(60)));
+        assert!(t.confirm(&lease, to(60)));
         assert_eq!(t.oldest_saved(), Some(Lsn(60)));
         assert!(t.dirty().is_empty());
         assert!(validate_name(&lease.name).is_err(), "no permanent slot can have its name");
@@ -378,17 +507,105 @@ mod tests {
     fn limits_and_etags_are_kept() {
         let mut t = SlotTable::new(1);
         let new = |name| SlotFile::new(name, &IDENTITY, Lsn(1), 0);
-        let slot = t.create(new("a"), SlotKind::Permanent).unwrap();
-        assert!(matches!(t.create(new("b"), SlotKind::Permanent), Err(Error::TooManySlots { limit: 1 })));
-        assert!(matches!(t.acquire_ephemeral(new(""), "c", 0), Err(Error::TooManySlots { limit: 1 })));
+        let slot = t.create(new("a"), Persistency::Persistent).unwrap();
+        assert!(matches!(t.create(new("b"), Persistency::Persistent), Err(Error::TooManySlots { limit: 1 })));
+        t.acquire_ephemeral(new(""), "c", 0).expect("streams without a slot take no other client's place");
         let (lease, _) = t.acquire("a", "c", 0).unwrap();
         assert!(matches!(t.delete("a", &slot.etag(), true), Err(Error::SlotChanged { .. })));
         let held = t.get("a").unwrap().etag();
-        assert!(t.confirm(&lease, Lsn(2)));
+        assert!(t.confirm(&lease, to(2)));
         assert_eq!(t.get("a").unwrap().etag(), held, "progress is no change");
         t.release(&lease);
         let now = t.get("a").unwrap().etag();
         t.delete("a", &now, false).unwrap();
+    }
+
+    #[test]
+    fn restart_and_confirmed_positions_move_apart_if_the_holder_tells_both() {
+        let mut t = table(&["s"]);
+        let (lease, _) = t.acquire("s", "c", 0).unwrap();
+        let positions = |t: &SlotTable| t.get("s").map(|s| (s.state.restart_lsn.0, s.state.confirmed_flush_lsn.0)).unwrap();
+        let told = |flushed, restart| Confirmation { flushed: Lsn(flushed), restart: Lsn(restart) };
+        assert!(t.confirm(&lease, told(300, 150)));
+        assert_eq!(positions(&t), (150, 300));
+        save(&mut t);
+        assert_eq!(t.oldest_saved(), Some(Lsn(150)), "WAL is kept from the restart position on");
+        assert!(!t.confirm(&lease, told(250, 120)), "neither goes back");
+        assert!(t.confirm(&lease, told(300, 200)), "the restart position alone may move");
+        assert_eq!((positions(&t), t.dirty().len()), ((200, 300), 1));
+        assert!(t.confirm(&lease, to(310)));
+        assert_eq!(positions(&t), (310, 310), "who tells one position means both");
+    }
+
+    #[test]
+    fn xmins_stay_with_the_slot_and_never_go_back_unless_withdrawn() {
+        let mut t = table(&["s"]);
+        let (lease, _) = t.acquire("s", "c", 0).unwrap();
+        let xmins = |t: &SlotTable| t.get("s").map(|s| (s.state.xmin, s.state.catalog_xmin)).unwrap();
+        assert!(t.report_xmins(&lease, Xid(700), Xid(650)));
+        assert_eq!(t.dirty().len(), 1, "they are stored");
+        assert!(t.report_xmins(&lease, Xid(699), Xid(651)));
+        assert_eq!(xmins(&t), (700, 651));
+        assert!(!t.report_xmins(&lease, Xid(700), Xid(651)));
+        t.release(&lease);
+        assert_eq!(xmins(&t), (700, 651), "readers may come back");
+        assert!(!t.report_xmins(&lease, Xid(900), Xid(900)), "the hold is void");
+        let (lease, _) = t.acquire("s", "c", 0).unwrap();
+        assert!(t.report_xmins(&lease, Xid(2), Xid::INVALID), "no normal xid withdraws");
+        assert_eq!(xmins(&t), (0, 0));
+        assert!(t.report_xmins(&lease, Xid(u32::MAX), Xid(5)));
+        assert!(t.report_xmins(&lease, Xid(4), Xid(6)), "4 follows 4294967295");
+        assert_eq!(xmins(&t), (4, 6));
+    }
+
+    #[test]
+    fn a_slot_is_advanced_forward_by_nobody_but_its_owner() {
+        let mut t = table(&["s"]);
+        let slot = t.advance("s", Lsn(150), "").unwrap();
+        assert_eq!((slot.state.restart_lsn, slot.state.confirmed_flush_lsn), (Lsn(150), Lsn(150)));
+        let etag = slot.etag();
+        assert!(matches!(t.advance("s", Lsn(149), ""), Err(Error::InvalidField { field: "target_lsn", .. })));
+        t.advance("s", Lsn(150), &etag).expect("progress leaves the etag");
+        assert!(matches!(t.advance("s", Lsn(160), "other"), Err(Error::SlotChanged { .. })));
+        assert!(matches!(t.advance("none", Lsn(160), ""), Err(Error::SlotNotFound { .. })));
+        let (lease, _) = t.acquire("s", "c", 0).unwrap();
+        assert!(matches!(t.advance("s", Lsn(160), ""), Err(Error::SlotActive { .. })));
+        t.release(&lease);
+        let logical = SlotFile { building: false, ..SlotFile::new_logical("l", &IDENTITY, Lsn(100), 0) };
+        t.create(logical, Persistency::Persistent).unwrap();
+        let slot = t.advance("l", Lsn(150), "").unwrap();
+        assert_eq!((slot.state.restart_lsn, slot.state.confirmed_flush_lsn), (Lsn(100), Lsn(150)));
+        t.invalidate_before(Lsn(120), "removed");
+        assert!(matches!(t.advance("l", Lsn(160), ""), Err(Error::SlotInvalidated { .. })));
+    }
+
+    #[test]
+    fn a_copy_keeps_positions_and_xmins_and_lives_its_own_life() {
+        let mut t = table(&["s"]);
+        let (lease, _) = t.acquire("s", "c", 0).unwrap();
+        t.confirm(&lease, Confirmation { flushed: Lsn(300), restart: Lsn(150) });
+        t.report_xmins(&lease, Xid(700), Xid(650));
+        let copy = t.copy("s", "copy", Persistency::Temporary, 9).unwrap().state;
+        let source = t.get("s").unwrap().state;
+        assert_eq!(SlotFile { name: "s".to_owned(), created_at_ms: 0, ..copy }, source);
+        save(&mut t);
+        t.confirm(&lease, to(900));
+        save(&mut t);
+        assert_eq!(t.oldest_saved(), Some(Lsn(150)), "the copy holds its own WAL");
+        assert!(t.dirty().is_empty(), "a temporary slot has no file");
+        let (held, _) = t.acquire("copy", "d", 10).unwrap();
+        assert!(!t.expire("copy", 9), "it is held");
+        t.release(&held);
+        assert!(matches!(t.get("copy"), Err(Error::SlotNotFound { .. })), "it ends with its first stream");
+        t.copy("s", "copy", Persistency::Temporary, 11).unwrap();
+        assert!(!t.expire("copy", 9), "another one of that name");
+        assert!(!t.expire("s", 0), "a persistent one stays");
+        assert!(t.expire("copy", 11));
+        for (name, from) in [("s", "s"), ("Bad", "s"), ("x", "none")] {
+            t.copy(from, name, Persistency::Persistent, 12).expect_err(name);
+        }
+        t.invalidate_before(Lsn(1000), "removed");
+        assert!(matches!(t.copy("s", "x", Persistency::Persistent, 12), Err(Error::SlotInvalidated { .. })));
     }
 
     proptest! {
@@ -406,13 +623,13 @@ mod tests {
                     1 => if let Some(lease) = leases.get(who) { t.release(lease) },
                     2 | 3 => if let Some(lease) = leases.iter().rev().nth(who) {
                         let holds = t.holds(lease);
-                        let moved = t.confirm(lease, Lsn(lsn));
+                        let moved = t.confirm(lease, to(lsn));
                         prop_assert_eq!(moved, holds && lsn > model);
                         if moved { model = lsn }
                     },
                     _ => for state in t.dirty() {
                         saved = state.restart_lsn.0;
-                        t.mark_saved("s", state.restart_lsn);
+                        t.mark_saved(state);
                     },
                 }
                 prop_assert_eq!(t.get("s").unwrap().state.confirmed_flush_lsn, Lsn(model));

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use pg_types::{Lsn, PgVersion, RecordBody, Xid};
 use pg_wal::writer::{LogEnd, WalWriter, WriteError, WriterConfig};
-use pg_wal::{WalDir, WalError, WalReader};
+use pg_wal::{RecordClass, WalDir, WalError, WalReader};
 use primary_core::{Placed, SinkError, WalSink};
 
 use crate::error::{Error, Result};
@@ -41,6 +41,8 @@ struct NextRecord {
     placed: Placed,
     /// Who wrote it.
     xid: Xid,
+    /// It is a list of running transactions.
+    is_list: bool,
 }
 
 impl LogSink {
@@ -92,16 +94,25 @@ impl LogSink {
     fn next_existing(&mut self) -> Result<Option<NextRecord>, SinkError> {
         let Some(existing) = &mut self.existing else { return Ok(None) };
         if existing.next.is_none() {
-            existing.next = existing
-                .reader
-                .next()?
-                .map(|record| NextRecord { placed: Placed { start: record.lsn, end: record.end_lsn }, xid: record.header.xid });
+            existing.next = existing.reader.next()?.map(|record| NextRecord {
+                placed: Placed { start: record.lsn, end: record.end_lsn },
+                xid: record.header.xid,
+                is_list: record.class() == RecordClass::RunningXacts,
+            });
         }
         if existing.next.is_none() {
             let at = LogEnd { end: existing.reader.position(), prev: existing.prev };
             self.take_over(at)?;
         }
         Ok(self.existing.as_ref().and_then(|e| e.next))
+    }
+
+    /// Goes on behind a record; the next one is looked up at once, so that its place can be told.
+    fn pass(&mut self, record: NextRecord) -> Result<(), SinkError> {
+        if let Some(existing) = &mut self.existing {
+            (existing.prev, existing.next) = (record.placed.start, None);
+        }
+        self.next_existing().map(|_| ())
     }
 
     /// Goes on behind what is there. Segments that a crash left behind the end hold nothing.
@@ -137,6 +148,11 @@ impl WalSink for LogSink {
             let (start, end) = self.writer()?.append(xid, top_xid, origin, body)?;
             return Ok(Placed { start, end });
         };
+        if next.is_list && !matches!(body, RecordBody::RunningXacts(_)) {
+            // It was logged for a slot that was made then, not by the scenario.
+            self.pass(next)?;
+            return self.append(xid, top_xid, origin, body);
+        }
         if next.xid != xid {
             return Err(format!(
                 "the log in {} has a record of transaction {} at {} where this run has one of {xid}: it is of another run, so use \
@@ -147,11 +163,7 @@ impl WalSink for LogSink {
             )
             .into());
         }
-        if let Some(existing) = &mut self.existing {
-            (existing.prev, existing.next) = (next.placed.start, None);
-        }
-        // The next one is looked up at once, so that its place can be told.
-        self.next_existing()?;
+        self.pass(next)?;
         Ok(next.placed)
     }
 }

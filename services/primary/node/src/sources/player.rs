@@ -70,7 +70,8 @@ impl Player {
         let mut flushed_at = self.clock.monotonic();
         let mut done = false;
         while !done && !drain.is_draining() {
-            let waited = self.wait_until_due(log, drain)?;
+            let waited = self.wait_until_due(log, slots, drain)?;
+            self.log_running_xacts_if_asked(log, slots)?;
             if drain.is_draining() {
                 break;
             }
@@ -113,7 +114,7 @@ impl Player {
     }
 
     /// On a real clock, waits for the next step; publishes first, so that nobody waits with us. True if it waited.
-    fn wait_until_due(&mut self, log: &WalLog, drain: &Drain) -> Result<bool> {
+    fn wait_until_due(&mut self, log: &WalLog, slots: &Slots, drain: &Drain) -> Result<bool> {
         let Some(due) = self.engine.next_due() else { return Ok(false) };
         if self.sink.is_replaying() {
             self.clock.skip_to(due);
@@ -124,8 +125,19 @@ impl Player {
         self.publish(log)?;
         while !self.clock.is_due(due) && !drain.is_draining() {
             std::thread::sleep(self.clock.until(due).min(NAP));
+            self.log_running_xacts_if_asked(log, slots)?;
         }
         Ok(true)
+    }
+
+    /// Logs the running transactions if a slot that is being built asks for them. Not on the virtual clock, where the same seed
+    /// gives the same bytes whatever clients do.
+    fn log_running_xacts_if_asked(&mut self, log: &WalLog, slots: &Slots) -> Result<()> {
+        if self.config.clock == ClockMode::Virtual || self.sink.is_replaying() || !slots.take_running_xacts_wish() {
+            return Ok(());
+        }
+        self.engine.log_running_xacts(&mut self.sink).map_err(scenario_error)?;
+        self.publish(log)
     }
 
     /// Does not run ahead of the slots by more than is configured.

@@ -54,6 +54,11 @@ pub(crate) fn records(dir: &Path) -> (Vec<Record>, pg_wal::WalEnd) {
     (records, reader.end().unwrap().clone())
 }
 
+/// Start of the first record of a directory at or after `lsn`.
+pub(crate) fn first_at(dir: &Path, lsn: u64) -> u64 {
+    records(dir).0.iter().find(|r| r.lsn.0 >= lsn).unwrap().lsn.0
+}
+
 /// A node in this process with its directories.
 pub(crate) struct Node {
     /// The node.
@@ -108,7 +113,8 @@ impl Node {
 
     /// Makes a slot.
     pub(crate) async fn create_slot(&self, slot_id: &str, start_lsn: u64) {
-        let request = walstorm_proto::admin::v1::CreateSlotRequest { slot_id: slot_id.to_owned(), start_lsn };
+        let request =
+            walstorm_proto::admin::v1::CreateSlotRequest { slot_id: slot_id.to_owned(), start_lsn, ..Default::default() };
         self.admin().create_slot(request).await.unwrap();
     }
 
@@ -204,6 +210,11 @@ impl Stream {
     pub(crate) async fn feedback(&self, feedback: pb::Feedback) {
         let request = pb::StreamWalRequest { kind: Some(pb::stream_wal_request::Kind::Feedback(feedback)) };
         let _ = self.requests.as_ref().unwrap().send(request).await;
+    }
+
+    /// Waits for the answer to a feedback that asked for one; batches before it are passed over.
+    pub(crate) async fn answered(&mut self) {
+        while !matches!(self.next().await.unwrap(), Kind::Keepalive(_)) {}
     }
 
     /// How the server ends the stream, whatever it sends before.
