@@ -64,6 +64,8 @@ pub(crate) struct Level {
     pub(crate) drop_at_abort: Vec<RelFileLocator>,
     /// Relations whose AccessExclusive lock it was the first to take.
     pub(crate) exclusive_locks: Vec<Oid>,
+    /// Rows (by file) that are locked and not changed.
+    pub(crate) locked_rows: Vec<(u32, Tid)>,
     /// Rows of user tables.
     pub(crate) rows: Vec<RowChange>,
     /// Messages owed.

@@ -212,3 +212,32 @@ fn vacuum_of_a_table_without_index_and_under_a_running_transaction() {
         }
     }
 }
+
+#[test]
+fn row_locks() {
+    for (step, mode) in
+        [("lock_update", "update"), ("lock_nokey", "no_key_update"), ("lock_share", "share"), ("lock_keyshare", "key_share")]
+    {
+        check(&[step], "", &format!("{{ lock_rows = {{ table = 't', rows = 2, mode = '{mode}' }} }}"));
+    }
+}
+
+#[test]
+fn insert_on_conflict() {
+    check(&["upsert_new"], "", "{ insert_on_conflict = { table = 'k' } }");
+    check(&["upsert_update"], "", "{ insert_on_conflict = { table = 'k', conflicts = 1 } }");
+}
+
+#[test]
+fn values_outside_of_their_rows() {
+    // The recording's table is older than the log: its TOAST table has no rows before, either.
+    let steps = ["toast_insert2", "toast_update", "toast_keep", "toast_delete"];
+    let does = "{ insert_long = { table = 'empty', bytes = 5000 } }, { commit = {} }, { update_long = { table = 'empty', bytes = 7000 } }, \
+                { commit = {} }, { update = { table = 'empty' } }, { commit = {} }, { delete = { table = 'empty' } }";
+    let empty = "[[tables]]\nname = 'empty'\ncolumns = ['id int', 'note text']\n";
+    for version in PgVersion::ALL {
+        let ours = Lines::of(run(version, &format!("{empty}{}", actor("a", "", does))).iter());
+        let real = Lines::of(Recorded::read(version).steps(&steps).iter());
+        compare(&format!("PostgreSQL {version}"), &ours, &real);
+    }
+}

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use pg_types::record::{AbortRecord, CommitRecord, StandbyInvalidationsRecord, xinfo};
-use pg_types::{Lsn, Oid, RecordBody, RelFileLocator, Timestamp, Xid};
+use pg_types::{Lsn, Oid, RecordBody, RelFileLocator, Tid, Timestamp, Xid};
 
 use super::{Backend, Cluster, Result, StatementError};
 use crate::catalog::{DATABASE, Undo};
@@ -115,6 +115,7 @@ impl Backend<'_> {
         parent.drop_at_commit.append(&mut child.drop_at_commit);
         parent.drop_at_abort.append(&mut child.drop_at_abort);
         parent.exclusive_locks.append(&mut child.exclusive_locks);
+        parent.locked_rows.append(&mut child.locked_rows);
         parent.rows.append(&mut child.rows);
         parent.queue.merge_committed(child.queue);
     }
@@ -205,8 +206,10 @@ impl Cluster {
             }
             if let Some(tid) = row.at_abort {
                 self.catalog.heap(row.filenode).kill(tid, row.len, row.xid, row.hot);
+                self.toasted.remove(&(row.filenode, tid));
             }
         }
+        self.unlock_rows(&top.locked_rows, &dropped);
     }
 
     /// What follows an abort record: nobody waits any more, everything is undone.
@@ -229,7 +232,16 @@ impl Cluster {
             }
             if let Some(tid) = row.at_commit {
                 self.catalog.heap(row.filenode).kill(tid, row.len, Xid::INVALID, false);
+                self.toasted.remove(&(row.filenode, tid));
             }
+        }
+        self.unlock_rows(&level.locked_rows, &dropped);
+    }
+
+    /// Rows that were only locked are anybody's again.
+    fn unlock_rows(&mut self, rows: &[(u32, Tid)], dropped: &BTreeSet<u32>) {
+        for (filenode, tid) in rows.iter().filter(|(filenode, _)| !dropped.contains(filenode)) {
+            self.catalog.rows(*filenode).publish(*tid);
         }
     }
 

@@ -28,7 +28,7 @@ mod vacuum_traits;
 use std::collections::{BTreeMap, BTreeSet};
 
 use pg_types::record::{AssignmentRecord, StandbyLock};
-use pg_types::{Oid, RecordBody, Timestamp, Xid};
+use pg_types::{Oid, RecordBody, Tid, Timestamp, Xid};
 
 use crate::catalog::{Catalog, DATABASE, Relation, TupleId};
 use crate::error::PrimaryError;
@@ -57,6 +57,8 @@ pub(crate) struct Cluster {
     pub(crate) wrote_since_snapshot: bool,
     /// Prepared transactions.
     pub(crate) twophase: TwoPhaseState,
+    /// Chunks of rows with values outside of them, by file and row.
+    pub(crate) toasted: BTreeMap<(u32, Tid), Vec<Tid>>,
     /// pg_statistic rows by table and column.
     pub(crate) statistics: BTreeMap<(Oid, i16), TupleId>,
     /// The oldest xid that consumers of the log still need to see as running; invalid if they need none.
@@ -94,6 +96,7 @@ impl Cluster {
             oids_reserved: 0,
             wrote_since_snapshot: false,
             twophase: TwoPhaseState::default(),
+            toasted: BTreeMap::new(),
             statistics: BTreeMap::new(),
             consumers_xmin: Xid::INVALID,
             exclusive_locks: BTreeMap::new(),

@@ -30,6 +30,8 @@ pub struct CatalogTraits {
     pub dropped_stats: bool,
     /// A checkpoint's redo position has a record of its own (17 and later).
     pub checkpoint_redo: bool,
+    /// Inserts into TOAST tables say so (14 and later).
+    pub toast_inserts_told: bool,
     /// Abort records tell a replicated transaction's origin (16 and later), not only those of prepared transactions.
     pub abort_tells_origin: bool,
 }
@@ -47,6 +49,7 @@ const V13: CatalogTraits = CatalogTraits {
     inplace_messages: false,
     dropped_stats: false,
     checkpoint_redo: false,
+    toast_inserts_told: false,
     abort_tells_origin: false,
 };
 
@@ -54,6 +57,7 @@ const V13: CatalogTraits = CatalogTraits {
 const V14: CatalogTraits = CatalogTraits {
     version: PgVersion::V14,
     logs_command_messages: true,
+    toast_inserts_told: true,
     unknown_tuple_count: true,
     catalog_multi_insert: true,
     rowtype_for_toast_and_sequence: false,

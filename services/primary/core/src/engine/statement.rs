@@ -49,7 +49,12 @@ pub(super) fn resolve(plan: &StatementPlan, cluster: &Cluster, blanks: Blanks, r
         | StatementPlan::Release(name)
         | StatementPlan::RollbackTo(name)
         | StatementPlan::Message(name, ..) => Ok(Resolved { tables: Vec::new(), name: name.clone(), locks: Vec::new() }),
-        StatementPlan::Analyze(table) | StatementPlan::Vacuum(VacuumPlan { table, .. }) => {
+        StatementPlan::InsertOnConflict(table, ..)
+        | StatementPlan::InsertLong(table, ..)
+        | StatementPlan::UpdateLong(table, ..)
+        | StatementPlan::LockRows(table, ..)
+        | StatementPlan::Analyze(table)
+        | StatementPlan::Vacuum(VacuumPlan { table, .. }) => {
             let (name, oid) = lookup(table, cluster, blanks, rng)?;
             Ok(Resolved { tables: vec![oid], name, locks: vec![(oid, LockMode::Shared)] })
         }
@@ -134,6 +139,22 @@ impl Backend<'_> {
             StatementPlan::RollbackTo(name) => {
                 self.rollback_to_savepoint(name)?;
                 format!("ROLLBACK TO SAVEPOINT {name}")
+            }
+            StatementPlan::InsertOnConflict(_, rows, conflicts) => {
+                let updated = self.insert_on_conflict(only(at)?, *rows, *conflicts, rng)?;
+                format!("INSERT ON CONFLICT of {} into {}, {updated} of them updated", counted(*rows, "row"), at.name)
+            }
+            StatementPlan::InsertLong(_, rows, bytes) => {
+                self.insert_toasted(only(at)?, *rows, *bytes)?;
+                format!("INSERT of {} of {} into {}", counted(*rows, "row"), counted(*bytes, "byte"), at.name)
+            }
+            StatementPlan::UpdateLong(_, rows, bytes) => {
+                let done = self.update_toasted(only(at)?, *rows, *bytes, rng)?;
+                format!("UPDATE of {} of {} in {}", counted(done, "row"), counted(*bytes, "byte"), at.name)
+            }
+            StatementPlan::LockRows(_, rows, lock) => {
+                let done = self.lock_rows(only(at)?, *rows, *lock, rng)?;
+                format!("SELECT {} of {} in {}", lock.sql(), counted(done, "row"), at.name)
             }
             StatementPlan::Analyze(_) => {
                 self.analyze(only(at)?)?;

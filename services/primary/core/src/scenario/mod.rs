@@ -44,6 +44,8 @@ pub use statement::{FinishPrepared, Scope, StatementPlan, Target, VacuumPlan};
 pub use sweep::SweepPoint;
 pub use template::{Blanks, Template};
 
+pub use crate::dml::row_lock::RowLock;
+
 use crate::clock::Clock;
 use crate::engine::{Engine, RunSummary, Step};
 use crate::error::PrimaryError;

@@ -1,14 +1,18 @@
 //! From the file's steps to statements: one arm each.
 
+use super::amount::Amount;
 use super::at::At;
 use super::resolve::{ROWS_MAX, Resolver, SESSIONS_MAX, Said, name};
 use super::statement::{FinishPrepared, Scope, StatementPlan, Target, VacuumPlan};
-use super::step::{FinishPreparedFile, RowsFile, StepFile};
+use super::step::{FinishPreparedFile, LongFile, RowLockFile, RowsFile, StepFile};
 use crate::ddl::column::Column;
+use crate::dml::row_lock::RowLock;
 
 /// Longest content of a logical message.
 const MESSAGE_MAX: u64 = 64 << 20;
 
+/// Longest value outside of its row.
+const LONG_MAX: u64 = 64 << 20;
 /// Most turns of a loop.
 const TURNS_MAX: u64 = 10_000_000;
 /// Most statements that a transaction runs, with all turns of its loops.
@@ -87,6 +91,29 @@ impl Resolver<'_> {
             StepFile::Prepare(prepare) => StatementPlan::Prepare(self.template(&prepare.gid)?),
             StepFile::CommitPrepared(finish) => self.finish_prepared(finish, true)?,
             StepFile::RollbackPrepared(finish) => self.finish_prepared(finish, false)?,
+            StepFile::InsertOnConflict(insert) => {
+                let rows = self.count(insert.rows.as_ref(), 1)?;
+                let conflicts = self.count(insert.conflicts.as_ref(), 0)?;
+                if conflicts > rows {
+                    return Err(format!("{conflicts} rows cannot conflict if {rows} are inserted"));
+                }
+                StatementPlan::InsertOnConflict(self.relation(&insert.table)?, rows, conflicts)
+            }
+            StepFile::InsertLong(long) => {
+                StatementPlan::InsertLong(self.relation(&long.table)?, self.count(long.rows.as_ref(), 1)?, self.long(long)?)
+            }
+            StepFile::UpdateLong(long) => {
+                StatementPlan::UpdateLong(self.relation(&long.table)?, self.count(long.rows.as_ref(), 1)?, self.long(long)?)
+            }
+            StepFile::LockRows(rows) => {
+                let lock = match rows.mode {
+                    RowLockFile::Update => RowLock::Update,
+                    RowLockFile::NoKeyUpdate => RowLock::NoKeyUpdate,
+                    RowLockFile::Share => RowLock::Share,
+                    RowLockFile::KeyShare => RowLock::KeyShare,
+                };
+                StatementPlan::LockRows(self.relation(&rows.table)?, self.count(rows.rows.as_ref(), 1)?, lock)
+            }
             StepFile::Vacuum(vacuum) => {
                 let table = self.relation(&vacuum.table)?;
                 StatementPlan::Vacuum(VacuumPlan { table, freeze: vacuum.freeze, analyze: vacuum.analyze })
@@ -102,6 +129,16 @@ impl Resolver<'_> {
             StepFile::Wait(pause) => StatementPlan::Wait(self.pause(pause)?),
             StepFile::Repeat(_) => return Err("a loop stands beside the statements, not among them".to_owned()),
         })
+    }
+
+    /// A number of rows.
+    fn count(&self, rows: Option<&Amount>, missing: u64) -> Said<u64> {
+        rows.map_or(Ok(missing), |amount| self.number(amount, 0, ROWS_MAX))
+    }
+
+    /// Bytes of a long value.
+    fn long(&self, long: &LongFile) -> Said<u64> {
+        self.number(&long.bytes, 1, LONG_MAX)
     }
 
     /// COMMIT PREPARED or ROLLBACK PREPARED.

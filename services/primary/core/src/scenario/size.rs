@@ -106,6 +106,10 @@ fn amounts(kind: &TransactionPlan, partitions: u64) -> Amounts {
             | StatementPlan::Copy(target, rows)
             | StatementPlan::Update(target, rows)
             | StatementPlan::Delete(target, rows) => (of(target, *rows), 0),
+            StatementPlan::InsertLong(_, rows, bytes) | StatementPlan::UpdateLong(_, rows, bytes) => {
+                (*rows, rows.saturating_mul(*bytes))
+            }
+            StatementPlan::InsertOnConflict(_, rows, _) | StatementPlan::LockRows(_, rows, _) => (*rows, 0),
             StatementPlan::Message(_, bytes, _) => (0, *bytes),
             _ => (0, 0),
         };

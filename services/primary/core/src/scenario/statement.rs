@@ -1,6 +1,7 @@
 //! One statement with all its numbers: what a step of the file becomes.
 
 use crate::ddl::column::Column;
+use crate::dml::row_lock::RowLock;
 
 use super::{Pause, Template};
 
@@ -83,6 +84,14 @@ pub enum StatementPlan {
     Prepare(Template),
     /// COMMIT PREPARED or ROLLBACK PREPARED.
     FinishPrepared(FinishPrepared),
+    /// INSERT … ON CONFLICT DO UPDATE of rows, of which so many are there.
+    InsertOnConflict(Template, u64, u64),
+    /// INSERT of rows with a value of so many bytes outside of each.
+    InsertLong(Template, u64, u64),
+    /// UPDATE of rows, each with a new such value.
+    UpdateLong(Template, u64, u64),
+    /// Row locks.
+    LockRows(Template, u64, RowLock),
     /// VACUUM.
     Vacuum(VacuumPlan),
     /// ANALYZE.
@@ -130,6 +139,10 @@ impl StatementPlan {
             StatementPlan::Prepare(_) => "PREPARE TRANSACTION",
             StatementPlan::FinishPrepared(finish) if finish.commit => "COMMIT PREPARED",
             StatementPlan::FinishPrepared(_) => "ROLLBACK PREPARED",
+            StatementPlan::InsertOnConflict(..) => "INSERT ON CONFLICT",
+            StatementPlan::InsertLong(..) => "INSERT",
+            StatementPlan::UpdateLong(..) => "UPDATE",
+            StatementPlan::LockRows(_, _, lock) => lock.sql(),
             StatementPlan::Vacuum(_) => "VACUUM",
             StatementPlan::Analyze(_) => "ANALYZE",
             StatementPlan::Checkpoint => "CHECKPOINT",

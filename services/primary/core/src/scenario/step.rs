@@ -44,6 +44,14 @@ pub(super) enum StepFile {
     CommitPrepared(FinishPreparedFile),
     /// ROLLBACK PREPARED.
     RollbackPrepared(FinishPreparedFile),
+    /// INSERT … ON CONFLICT DO UPDATE.
+    InsertOnConflict(OnConflictFile),
+    /// Rows with a value so long that it goes to the TOAST table.
+    InsertLong(LongFile),
+    /// Such a value of rows changed.
+    UpdateLong(LongFile),
+    /// SELECT … FOR UPDATE and the like.
+    LockRows(LockRowsFile),
     /// VACUUM of a table.
     Vacuum(VacuumFile),
     /// ANALYZE of a table.
@@ -182,4 +190,56 @@ pub(super) struct VacuumFile {
     /// ANALYZE, too.
     #[serde(default)]
     pub(super) analyze: bool,
+}
+
+/// INSERT … ON CONFLICT DO UPDATE.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OnConflictFile {
+    /// The table, which has a key.
+    pub(super) table: String,
+    /// How many rows. 1 if not said.
+    pub(super) rows: Option<Amount>,
+    /// How many of them are there already. 0 if not said.
+    pub(super) conflicts: Option<Amount>,
+}
+
+/// Rows with a long value.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LongFile {
+    /// The table.
+    pub(super) table: String,
+    /// How many rows. 1 if not said.
+    pub(super) rows: Option<Amount>,
+    /// Bytes of each value.
+    pub(super) bytes: Amount,
+}
+
+/// Rows to lock.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LockRowsFile {
+    /// The table.
+    pub(super) table: String,
+    /// How many rows. 1 if not said.
+    pub(super) rows: Option<Amount>,
+    /// How strongly; for update if not said.
+    #[serde(default)]
+    pub(super) mode: RowLockFile,
+}
+
+/// How rows are locked.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum RowLockFile {
+    /// FOR UPDATE.
+    #[default]
+    Update,
+    /// FOR NO KEY UPDATE.
+    NoKeyUpdate,
+    /// FOR SHARE.
+    Share,
+    /// FOR KEY SHARE.
+    KeyShare,
 }

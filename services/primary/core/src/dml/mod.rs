@@ -1,13 +1,18 @@
 //! Statements that change rows of user tables (`access/heap/heapam.c`), with what logical decoding needs (wal_level = logical).
 //! Each uses up its command id, whether it finds rows or not (`standard_ExecutorStart`).
 
-use pg_types::record::{HeapDelete, HeapInsert, HeapMultiInsert, HeapUpdate, LogicalMessageRecord};
-use pg_types::{Oid, RecordBody, Xid};
+mod on_conflict;
+pub(crate) mod row_lock;
+mod toast;
+
+use pg_types::record::{HeapDelete, HeapInsert, HeapLock, HeapMultiInsert, HeapUpdate, LogicalMessageRecord};
+use pg_types::{Oid, RecordBody, Tid, Xid};
 
 use crate::backend::{Backend, Result, StatementError};
 use crate::catalog::{DATABASE, RelKind, user_locator};
 use crate::rng::{Rng, uniform};
 use crate::xact::RowChange;
+use row_lock::RowLock;
 
 /// `MAX_BUFFERED_TUPLES`: so many rows COPY collects before it inserts them page by page.
 const COPY_ROWS: u64 = 1000;
@@ -22,14 +27,7 @@ impl Backend<'_> {
             let target = user_locator(filenode);
             let insert = HeapInsert { target, tid, logical: true, init_page, tuple_len, ..HeapInsert::default() };
             self.log(&RecordBody::Insert(insert))?;
-            self.count_row(RowChange {
-                filenode,
-                len: tuple_len,
-                xid: Xid::INVALID,
-                hot: false,
-                at_commit: Some(tid),
-                at_abort: None,
-            });
+            self.note_insert(filenode, tuple_len, tid);
         }
         Ok(())
     }
@@ -59,14 +57,7 @@ impl Backend<'_> {
                 self.log(&RecordBody::MultiInsert(multi))?;
             }
             for (tid, _) in placed {
-                self.count_row(RowChange {
-                    filenode,
-                    len: tuple_len,
-                    xid: Xid::INVALID,
-                    hot: false,
-                    at_commit: Some(tid),
-                    at_abort: None,
-                });
+                self.note_insert(filenode, tuple_len, tid);
             }
         }
         Ok(())
@@ -74,36 +65,61 @@ impl Backend<'_> {
 
     /// UPDATE of `rows` rows drawn at random; fewer if fewer are to be seen. Gives how many there were.
     pub(crate) fn update_rows(&mut self, table: Oid, rows: u64, rng: &mut dyn Rng) -> Result<u64> {
-        let (filenode, tuple_len) = self.heap_of(table)?;
+        let (filenode, _) = self.heap_of(table)?;
         self.xact.command_id_used = true;
         for done in 0..rows {
             let Some(old_tid) = self.cluster.catalog.rows(filenode).take(uniform(rng, 0, u64::MAX)) else { return Ok(done) };
-            let xid = self.xid()?;
-            let heap = self.cluster.catalog.heap(filenode);
-            let beside = heap.place_beside(old_tid, tuple_len);
-            let (new_tid, init_page) = beside.map_or_else(|| heap.place(tuple_len), |tid| (tid, false));
-            let update = HeapUpdate {
-                target: user_locator(filenode),
-                old_tid,
-                new_tid,
-                old_xmax: xid,
-                hot: beside.is_some(),
-                logical: true,
-                init_page,
-                tuple_len,
-                ..HeapUpdate::default()
-            };
-            self.log(&RecordBody::Update(update))?;
-            self.note_row(RowChange {
-                filenode,
-                len: tuple_len,
-                xid,
-                hot: beside.is_some(),
-                at_commit: Some(new_tid),
-                at_abort: Some(old_tid),
-            });
+            if self.cluster.toasted.contains_key(&(filenode, old_tid)) {
+                self.lock_old_row(filenode, old_tid)?;
+            }
+            self.update_row(table, old_tid, Xid::INVALID)?;
         }
         Ok(rows)
+    }
+
+    /// The old row is locked while its page is left alone: for a new version on another page, or to store a value outside.
+    fn lock_old_row(&mut self, filenode: u32, tid: Tid) -> Result<()> {
+        let xmax = self.xid()?;
+        let infobits = RowLock::NoKeyUpdate.infobits();
+        self.log(&RecordBody::Lock(HeapLock { target: user_locator(filenode), tid, xmax, infobits }))?;
+        Ok(())
+    }
+
+    /// `heap_update` of a row that nobody else can take. `locker` is our xid if we locked the row before. Gives the new version.
+    fn update_row(&mut self, table: Oid, old_tid: Tid, locker: Xid) -> Result<Tid> {
+        let (filenode, tuple_len) = self.heap_of(table)?;
+        let xid = self.xid()?;
+        let heap = self.cluster.catalog.heap(filenode);
+        let beside = heap.place_beside(old_tid, tuple_len);
+        let (new_tid, init_page) = beside.map_or_else(|| heap.place(tuple_len), |tid| (tid, false));
+        if beside.is_none() && !locker.is_valid() {
+            self.lock_old_row(filenode, old_tid)?;
+        }
+        let update = HeapUpdate {
+            target: user_locator(filenode),
+            old_tid,
+            new_tid,
+            old_xmax: xid,
+            new_xmax: locker,
+            hot: beside.is_some(),
+            logical: true,
+            init_page,
+            tuple_len,
+            ..HeapUpdate::default()
+        };
+        self.log(&RecordBody::Update(update))?;
+        if let Some(chunks) = self.cluster.toasted.get(&(filenode, old_tid)).cloned() {
+            self.cluster.toasted.insert((filenode, new_tid), chunks);
+        }
+        self.note_row(RowChange {
+            filenode,
+            len: tuple_len,
+            xid,
+            hot: beside.is_some(),
+            at_commit: Some(new_tid),
+            at_abort: Some(old_tid),
+        });
+        Ok(new_tid)
     }
 
     /// DELETE of `rows` rows drawn at random; fewer if fewer are to be seen. Gives how many there were.
@@ -118,6 +134,7 @@ impl Backend<'_> {
             let delete = HeapDelete { target: user_locator(filenode), tid, xmax, old, ..HeapDelete::default() };
             self.log(&RecordBody::Delete(delete))?;
             self.note_row(RowChange { filenode, len: tuple_len, xid: xmax, hot: false, at_commit: None, at_abort: Some(tid) });
+            self.delete_datum(table, tid)?;
         }
         Ok(rows)
     }
@@ -134,9 +151,10 @@ impl Backend<'_> {
     }
 
     /// A new row, counted.
-    fn count_row(&mut self, change: RowChange) {
-        self.cluster.catalog.rows(change.filenode).count += 1;
-        self.note_row(RowChange { xid: self.xact.current_xid(), ..change });
+    fn note_insert(&mut self, filenode: u32, len: u32, tid: Tid) {
+        self.cluster.catalog.rows(filenode).count += 1;
+        let xid = self.xact.current_xid();
+        self.note_row(RowChange { filenode, len, xid, hot: false, at_commit: Some(tid), at_abort: None });
     }
 
     /// A changed row: its pages are touched, and what becomes of it is known at the end.
