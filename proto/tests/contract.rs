@@ -75,3 +75,26 @@ fn wal_bytes_are_taken_from_the_receive_buffer_without_copy() {
 fn events_stay_small_in_memory() {
     assert!(size_of::<decoder::v1::Event>() <= 144, "{} bytes", size_of::<decoder::v1::Event>());
 }
+
+#[test]
+fn a_run_can_be_asked_for_without_naming_a_file_or_an_address() {
+    let request = message("walstorm.primary.v1", "RunScenarioRequest");
+    let expected = [
+        "request_id",
+        "scenario_name",
+        "scenario_text",
+        "parameters",
+        "seed",
+        "time_mode",
+        "max_txn_rate",
+        "pg_version",
+        "validate_only",
+        "progress_interval",
+    ];
+    assert_eq!(fields(&request), expected);
+    let service = descriptors().file.into_iter().flat_map(|f| f.service).find(|s| s.name() == "PrimaryService");
+    let methods: Vec<String> = service.expect("it is there").method.iter().map(|m| m.name().to_owned()).collect();
+    for method in ["RunScenario", "GetRun", "ListRuns", "CancelRun", "DeleteRun", "ValidateScenario"] {
+        assert!(methods.iter().any(|m| m == method), "{method}");
+    }
+}

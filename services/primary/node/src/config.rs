@@ -12,6 +12,7 @@ use service_kit::telemetry::TelemetryConfig;
 
 use crate::error::{Error, Result};
 use crate::retention::Retention;
+use crate::runs::RunsConfig;
 use crate::server::PIECE_BYTES;
 
 /// All settings.
@@ -28,6 +29,8 @@ pub struct PrimaryConfig {
     pub max_slots: usize,
     /// What is kept of the WAL of a simulated source.
     pub retention: RetentionConfig,
+    /// Limits on runs that clients ask for.
+    pub runs: RunsConfig,
     /// The gRPC server.
     pub server: ServerConfig,
     /// Traces.
@@ -44,6 +47,7 @@ impl Default for PrimaryConfig {
             streams: StreamsConfig::default(),
             max_slots: 64,
             retention: RetentionConfig::default(),
+            runs: RunsConfig::default(),
             server: ServerConfig { listen: "127.0.0.1:5500".to_owned(), ..ServerConfig::default() },
             telemetry: TelemetryConfig::default(),
             log: LogConfig::default(),
@@ -51,7 +55,7 @@ impl Default for PrimaryConfig {
     }
 }
 
-/// Where WAL comes from: exactly one of `wal_dir` and `scenario` is set.
+/// Where WAL comes from: exactly one of `wal_dir`, `scenario` and `runs` is set.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SourceConfig {
@@ -66,6 +70,8 @@ pub struct SourceConfig {
     pub follow_interval: Duration,
     /// Name of a scenario, or a scenario file, to play.
     pub scenario: Option<String>,
+    /// Wait for runs that clients ask for with RunScenario, in a log of one's own.
+    pub runs: bool,
     /// Values of the scenario's parameters, instead of its own.
     pub parameters: BTreeMap<String, ParameterValue>,
     /// Major version of PostgreSQL whose format the scenario writes.
@@ -97,6 +103,7 @@ impl Default for SourceConfig {
             follow: false,
             follow_interval: Duration::from_secs(1),
             scenario: None,
+            runs: false,
             parameters: BTreeMap::new(),
             pg_version: 18,
             segment_bytes: 16 << 20,
@@ -175,12 +182,21 @@ impl PrimaryConfig {
     /// The field, what is wrong, and what would be right.
     pub fn validate(&self) -> Result<()> {
         let wrong = |text: &str| Err(Error::Config(text.to_owned()));
-        match (&self.source.wal_dir, &self.source.scenario) {
-            (None, None) => return wrong("nothing to serve: set source.wal_dir (--wal-dir) or source.scenario (--scenario)"),
-            (Some(_), Some(_)) => return wrong("source.wal_dir and source.scenario exclude each other: set one of them"),
-            _ => {}
-        }
         let source = &self.source;
+        match (source.wal_dir.is_some(), source.scenario.is_some(), source.runs) {
+            (false, false, false) => {
+                return wrong(
+                    "nothing to serve: set source.wal_dir (--wal-dir), source.scenario (--scenario) or source.runs (--runs)",
+                );
+            }
+            (true, false, false) | (false, true, false) | (false, false, true) => {}
+            _ => return wrong("source.wal_dir, source.scenario and source.runs exclude each other: set one of them"),
+        }
+        if source.runs && (source.follow || source.timeline.is_some() || !source.parameters.is_empty()) {
+            return wrong(
+                "source.follow, source.timeline and source.parameters are not for source.runs: clients give parameters",
+            );
+        }
         if source.wal_dir.is_some() && (source.seed.is_some() || source.system_id.is_some() || !source.parameters.is_empty()) {
             return wrong(
                 "source.seed (--seed), source.system_id and source.parameters are a scenario's, but source.wal_dir is set",
@@ -228,6 +244,10 @@ mod tests {
         config.source.scenario = Some("catalog-churn".to_owned());
         config.validate().unwrap();
         config.source.wal_dir = Some(PathBuf::from("/x"));
+        assert!(config.validate().unwrap_err().to_string().contains("exclude each other"));
+        config.source = SourceConfig { runs: true, ..SourceConfig::default() };
+        config.validate().unwrap();
+        config.source.scenario = Some("catalog-churn".to_owned());
         assert!(config.validate().unwrap_err().to_string().contains("exclude each other"));
     }
 

@@ -185,6 +185,57 @@ pub enum Error {
         /// Which.
         dir: PathBuf,
     },
+    /// This primary plays no runs.
+    #[error("{0}: start a primary with source.runs = true (--runs) for runs")]
+    RunsRefused(String),
+    /// No run of that number.
+    #[error("run {id} does not exist")]
+    RunNotFound {
+        /// Its number.
+        id: u64,
+    },
+    /// A run is played, and another cannot begin, or it cannot be deleted.
+    #[error("run {id} is being played: wait for its end, or cancel it with CancelRun")]
+    RunActive {
+        /// Its number.
+        id: u64,
+    },
+    /// The request id names another wish.
+    #[error("request_id \"{request_id}\" was used for run {id}, which is another wish: use a new id")]
+    RequestIdReused {
+        /// The id.
+        request_id: String,
+        /// The run that it names.
+        id: u64,
+    },
+    /// A run is larger than this primary allows.
+    #[error("{asked} {what} are too many: {key} is {max}")]
+    RunLimit {
+        /// What there is too much of.
+        what: &'static str,
+        /// The setting.
+        key: &'static str,
+        /// How much was asked for.
+        asked: u64,
+        /// How much is allowed.
+        max: u64,
+    },
+    /// A scenario that a client sent is wrong.
+    #[error("{error}")]
+    ScenarioField {
+        /// The field of the request.
+        field: &'static str,
+        /// What is wrong, and where.
+        error: primary_core::ScenarioError,
+    },
+    /// A run's file is damaged, or of another log.
+    #[error("run file {path} cannot be used: {reason}. Restore it from a backup, or use another data directory")]
+    RunFile {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
     /// A file operation failed.
     #[error("{action} {path}: {source}")]
     Io {

@@ -14,9 +14,11 @@ pub mod contexts;
 pub mod error;
 pub mod node;
 pub mod retention;
+pub mod runs;
 mod server;
 pub mod slots;
 mod sources;
+mod state_file;
 pub mod wal_log;
 pub mod wal_sender;
 

@@ -53,6 +53,10 @@ struct Settings {
     #[arg(long, value_name = "SCENARIO")]
     #[serde(rename = "source.scenario")]
     scenario: Option<String>,
+    /// Wait for runs that clients ask for with RunScenario.
+    #[arg(long, conflicts_with_all = ["wal_dir", "scenario"])]
+    #[serde(rename = "source.runs", skip_serializing_if = "std::ops::Not::not")]
+    runs: bool,
     /// Seed of the scenario.
     #[arg(long, value_name = "NUMBER")]
     #[serde(rename = "source.seed")]

@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 use crate::config::PrimaryConfig;
 use crate::contexts::ContextDecider;
 use crate::error::{Error, Result};
+use crate::runs::Runs;
 use crate::server::{self, Limits, SERVICES, State};
 use crate::slots::{SlotBuilder, Slots};
 use crate::sources;
@@ -63,7 +64,7 @@ impl PrimaryNode {
         let sampler = Sampler::new(&config.telemetry.sampling).map_err(|e| Error::Config(e.to_string()))?;
         let times = Arc::clone(&clock);
         let (opened, config) = blocking(move || Opened::open(&config, times).map(|opened| (opened, config))).await?;
-        let Opened { lock, log, slots, source } = opened;
+        let Opened { lock, log, slots, source, runs } = opened;
         let identity = log.identity();
 
         let role = Role { service_name: "walstorm-primary".to_owned(), instance_id: addr.to_string() };
@@ -71,13 +72,14 @@ impl PrimaryNode {
         let limits =
             Limits { max_streams: config.streams.max, batch_bytes: config.streams.batch_bytes, grace: config.server.grace };
         let decider = ContextDecider::new(&identity, sampler, Arc::clone(&clock));
-        let state = Arc::new(State::new(log.clone(), slots.clone(), drain.clone(), clock, limits, decider, tracer));
+        let state = State::new(log.clone(), slots.clone(), drain.clone(), clock, limits, decider, tracer);
+        let state = Arc::new(state.with_runs(runs.clone(), config.runs.clone()));
         let health = Health::new(SERVICES).await;
         let routes = server::routes(base_routes(&config.server, &health, SERVICES)?, &state);
         health.serving().await;
 
         let background =
-            [tokio::spawn(save_slots(slots.clone())), tokio::spawn(retain(log.clone(), slots.clone(), config.clone()))];
+            [tokio::spawn(save_slots(slots.clone())), tokio::spawn(retain(log.clone(), slots.clone(), runs, config.clone()))];
         SlotBuilder::resume_all(&slots, &log, &drain);
         let summary = source.summary();
         let source = tokio::spawn(source.run(log.clone(), slots.clone(), drain.clone()));
@@ -160,6 +162,8 @@ struct Opened {
     slots: Slots,
     /// What writes or follows the log.
     source: sources::Source,
+    /// The runs of a log that is for them.
+    runs: Option<Runs>,
 }
 
 impl Opened {
@@ -167,14 +171,14 @@ impl Opened {
     fn open(config: &PrimaryConfig, clock: Arc<dyn Clock>) -> Result<Self> {
         crate::slots::create_private_dir(&config.data_dir)?;
         let lock = lock_data_dir(&config.data_dir)?;
-        let (log, source) = sources::open(config, clock)?;
+        let (log, source, runs) = sources::open(config, clock)?;
         let slots = Slots::open(&config.data_dir, &log.identity(), config.max_slots)?;
         if log.source() == LogSource::Simulated {
             for name in slots.invalidate_before(log.oldest(), LOST_CAUSE) {
                 tracing::warn!(slot = name, "slot is lost: {LOST_CAUSE}");
             }
         }
-        Ok(Self { lock, log, slots, source })
+        Ok(Self { lock, log, slots, source, runs })
     }
 }
 
@@ -210,11 +214,11 @@ async fn save_slots(slots: Slots) {
 }
 
 /// Removes WAL that nobody needs any more, of a log that is ours.
-async fn retain(log: WalLog, slots: Slots, config: PrimaryConfig) {
+async fn retain(log: WalLog, slots: Slots, runs: Option<Runs>, config: PrimaryConfig) {
     let Some(policy) = config.retention.policy() else { return };
     loop {
         tokio::time::sleep(config.retention.interval).await;
-        let (log, slots) = (log.clone(), slots.clone());
+        let (log, slots, runs) = (log.clone(), slots.clone(), runs.clone());
         let removed = blocking(move || {
             let end = log.end().lsn;
             let (removal, lost) =
@@ -224,7 +228,9 @@ async fn retain(log: WalLog, slots: Slots, config: PrimaryConfig) {
             }
             // A slot that is lost must not look whole after a crash.
             slots.save_moved()?;
-            log.remove_before(removal.remove_before)
+            // A run that is played must be there from its beginning on, to be gone on with after a crash.
+            let needed = runs.map_or(removal.remove_before, |runs| runs.needs().min(removal.remove_before));
+            log.remove_before(needed)
         });
         match removed.await {
             Ok(0) => {}

@@ -92,6 +92,16 @@ reasons! {
     WalCorrupt = "WAL_CORRUPT", DataLoss;
     /// A scenario is wrong; BadRequest has path, line and column.
     ScenarioInvalid = "SCENARIO_INVALID", InvalidArgument;
+    /// This server plays no runs.
+    RunsRefused = "RUNS_REFUSED", FailedPrecondition;
+    /// No such run.
+    RunNotFound = "RUN_NOT_FOUND", NotFound;
+    /// A run is played: another cannot begin, and it cannot be deleted.
+    RunActive = "RUN_ACTIVE", FailedPrecondition;
+    /// The request id names another wish.
+    RequestIdReused = "REQUEST_ID_REUSED", AlreadyExists;
+    /// A run is larger than the server allows; metadata have the key of the setting.
+    RunLimit = "RUN_LIMIT", ResourceExhausted;
     /// A defect of ours.
     Internal = "INTERNAL", Internal;
 }

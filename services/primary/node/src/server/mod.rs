@@ -8,6 +8,8 @@ mod batch_reader;
 mod convert;
 mod queue;
 mod raw;
+mod runs;
+mod runs_convert;
 mod slot_filter;
 mod spans;
 mod status;
@@ -37,6 +39,7 @@ use streams::StreamRegistry;
 
 use crate::contexts::{ContextDecider, TransactionContexts};
 use crate::error::{Error, Result};
+use crate::runs::{Runs, RunsConfig};
 use crate::slots::Slots;
 use crate::wal_log::WalLog;
 
@@ -63,6 +66,10 @@ pub(crate) struct State {
     pub(crate) log: WalLog,
     /// The slots.
     pub(crate) slots: Slots,
+    /// The runs, if the log is for them.
+    pub(crate) runs: Option<Runs>,
+    /// Limits on scenarios.
+    pub(crate) runs_config: RunsConfig,
     /// Stopping.
     pub(crate) drain: Drain,
     /// Wall time for people, monotonic time for the cap on wishes.
@@ -97,8 +104,13 @@ impl State {
         let started_ms = epoch_ms(clock.as_ref());
         let streams = Arc::new(Semaphore::new(limits.max_streams));
         let (decider, claims) = (Arc::new(decider), SpanClaims::default());
-        let registry = Arc::default();
-        Self { log, slots, drain, clock, limits, decider, tracer, claims, streams, registry, started_ms }
+        let (registry, runs, runs_config) = (Arc::default(), None, RunsConfig::default());
+        Self { log, slots, runs, runs_config, drain, clock, limits, decider, tracer, claims, streams, registry, started_ms }
+    }
+
+    /// The same with the runs of its log, if it is for them, and with limits on scenarios.
+    pub(crate) fn with_runs(self, runs: Option<Runs>, runs_config: RunsConfig) -> Self {
+        Self { runs, runs_config, ..self }
     }
 
     /// Milliseconds since 1970.
@@ -152,6 +164,7 @@ struct Primary {
 impl PrimaryService for Primary {
     type StreamWalStream = queue::QueueStream<pb::StreamWalResponse>;
     type StreamInvalidationsStream = ReceiverStream<Result<pb::StreamInvalidationsResponse, Status>>;
+    type RunScenarioStream = ReceiverStream<Result<pb::RunScenarioResponse, Status>>;
 
     async fn stream_wal(
         &self,
@@ -179,5 +192,50 @@ impl PrimaryService for Primary {
             drop((guard, permit));
         });
         Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+    async fn run_scenario(
+        &self,
+        request: Request<pb::RunScenarioRequest>,
+    ) -> Result<Response<Self::RunScenarioStream>, Status> {
+        let (guard, permit) = (self.state.drain.open_stream()?, self.state.admit()?);
+        let (responses, receiver) = mpsc::channel(stream_wal::CHANNEL_MESSAGES);
+        let (state, request) = (Arc::clone(&self.state), request.into_inner());
+        tokio::spawn(async move {
+            if let Err(error) = runs::run_scenario(&state, request, responses.clone()).await {
+                tracing::debug!(%error, "stream of a run ended");
+                let _ = responses.send(Err(error.into())).await;
+            }
+            drop((guard, permit));
+        });
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    async fn get_run(&self, request: Request<pb::GetRunRequest>) -> Result<Response<pb::GetRunResponse>, Status> {
+        let run = runs::get(&self.state, &request.into_inner().name)?;
+        Ok(Response::new(pb::GetRunResponse { run: Some(run) }))
+    }
+
+    async fn list_runs(&self, request: Request<pb::ListRunsRequest>) -> Result<Response<pb::ListRunsResponse>, Status> {
+        Ok(Response::new(runs::list(&self.state, &request.into_inner())?))
+    }
+
+    async fn cancel_run(&self, request: Request<pb::CancelRunRequest>) -> Result<Response<pb::CancelRunResponse>, Status> {
+        let run = runs::cancel(&self.state, &request.into_inner().name).await?;
+        Ok(Response::new(pb::CancelRunResponse { run: Some(run) }))
+    }
+
+    async fn delete_run(&self, request: Request<pb::DeleteRunRequest>) -> Result<Response<pb::DeleteRunResponse>, Status> {
+        runs::delete(&self.state, &request.into_inner().name).await?;
+        Ok(Response::new(pb::DeleteRunResponse {}))
+    }
+
+    async fn validate_scenario(
+        &self,
+        request: Request<pb::ValidateScenarioRequest>,
+    ) -> Result<Response<pb::ValidateScenarioResponse>, Status> {
+        let config = self.state.runs_config.clone();
+        let checking = move || runs::validate(&config, request.into_inner());
+        let checked = tokio::task::spawn_blocking(checking).await;
+        Ok(Response::new(checked.map_err(|e| Error::Internal(format!("checking a scenario failed: {e}")))??))
     }
 }

@@ -62,11 +62,28 @@ fn failure_of(error: &Error) -> Failure {
             .metadata("file", file)
             .metadata("magic", format!("{magic:04X}"))
             .metadata("known", known),
+        Error::RunsRefused(_) => failure(Reason::RunsRefused, text),
+        Error::RunNotFound { id } => run(failure(Reason::RunNotFound, text), *id),
+        Error::RunActive { id } => run(failure(Reason::RunActive, text), *id).metadata("run", format!("runs/{id}")),
+        Error::RequestIdReused { request_id, id } => run(failure(Reason::RequestIdReused, text), *id)
+            .metadata("requestId", request_id)
+            .metadata("run", format!("runs/{id}")),
+        Error::RunLimit { what, key, asked, max } => failure(Reason::RunLimit, text)
+            .metadata("key", key)
+            .metadata("asked", asked)
+            .metadata("max", max)
+            .quota(key, format!("at most {max} {what}")),
+        Error::ScenarioField { field, error } => failure(Reason::ScenarioInvalid, text)
+            .metadata("scenario", &error.scenario)
+            .metadata("line", error.line)
+            .metadata("column", error.column)
+            .field(*field, error.to_string()),
         Error::Scenario(_) => failure(Reason::ScenarioInvalid, text),
         Error::WalDirectory { .. }
         | Error::SlotFile { .. }
         | Error::SlotForeign { .. }
         | Error::DataDirInUse { .. }
+        | Error::RunFile { .. }
         | Error::Io { .. }
         | Error::Config(_)
         | Error::Server(_)
@@ -81,4 +98,9 @@ fn failure_of(error: &Error) -> Failure {
 /// Names the slot that an error is about.
 fn slot(failure: Failure, name: &str, owner: &str) -> Failure {
     failure.resource("slot", &format!("slots/{name}"), owner)
+}
+
+/// Names the run that an error is about.
+fn run(failure: Failure, id: u64) -> Failure {
+    failure.resource("run", &format!("runs/{id}"), "")
 }

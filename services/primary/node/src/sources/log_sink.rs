@@ -3,7 +3,7 @@
 //! A run that a crash cut off is played again from its beginning: the engine is deterministic, so as long as the log has the
 //! records already they are only compared, and where it ends writing goes on.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use pg_types::{Lsn, PgVersion, RecordBody, Xid};
 use pg_wal::writer::{LogEnd, WalWriter, WriteError, WriterConfig};
@@ -22,6 +22,8 @@ pub(super) struct LogSink {
     existing: Option<Existing>,
     /// Writes behind it.
     writer: Option<WalWriter>,
+    /// Start of the last record, [`Lsn::INVALID`] before the first.
+    last: Lsn,
 }
 
 /// The records of a log that was begun earlier.
@@ -52,27 +54,43 @@ impl LogSink {
             Ok(wal) => wal,
             Err(WalError::NoSegments { .. }) => {
                 let writer = Some(WalWriter::create(&dir, config).map_err(write_error)?);
-                return Ok(Some(Self { dir, config, existing: None, writer }));
+                return Ok(Some(Self { dir, config, existing: None, writer, last: Lsn::INVALID }));
             }
             Err(error) => return Err(crate::wal_log::directory_error(&dir, error)),
         };
-        let found = wal.identity();
-        let same =
-            found.system_id == config.system_id && (found.version, found.segment_size) == (config.version, config.segment_size);
-        if !same {
-            let reason = "it holds the WAL of another run (scenario, seed, version or segment size differ): use another data \
-                          directory, or remove it"
-                .to_owned();
-            return Err(Error::WalDirectory { dir, reason });
-        }
+        check_identity(&wal, &dir, &config)?;
         if wal.first() > config.start {
             return Ok(None);
         }
         let reader = WalReader::open(&wal, None).map_err(|e| crate::wal_log::directory_error(&dir, e))?;
         let existing = Some(Existing { reader, prev: Lsn::INVALID, next: None });
-        let mut this = Self { dir, config, existing, writer: None };
+        let mut this = Self { dir, config, existing, writer: None, last: Lsn::INVALID };
         this.next_existing().map_err(|e| Error::Scenario(e.to_string()))?;
         Ok(Some(this))
+    }
+
+    /// Opens the log in `dir` behind the record that starts at `prev`, which must be there; what follows it is compared.
+    pub(super) fn open_behind(dir: PathBuf, config: WriterConfig, prev: Lsn) -> Result<Self> {
+        let wal = WalDir::open(&dir, None).map_err(|e| crate::wal_log::directory_error(&dir, e))?;
+        check_identity(&wal, &dir, &config)?;
+        let mut reader = WalReader::open(&wal, Some(prev)).map_err(|e| crate::wal_log::directory_error(&dir, e))?;
+        let found = reader.next().map_err(|e| crate::wal_log::directory_error(&dir, e))?.map(|record| record.lsn);
+        if found != Some(prev) {
+            let reason = format!(
+                "the record at {prev}, where its last run ended, is not there: the system lost what was written (was source.fsync \
+                 off?) or files were removed; use another data directory"
+            );
+            return Err(Error::WalDirectory { dir, reason });
+        }
+        let existing = Some(Existing { reader, prev, next: None });
+        let mut this = Self { dir, config, existing, writer: None, last: prev };
+        this.next_existing().map_err(|e| Error::Scenario(e.to_string()))?;
+        Ok(this)
+    }
+
+    /// Start of the last record that was compared or appended.
+    pub(super) fn last(&self) -> Lsn {
+        self.last
     }
 
     /// Whether records are still only compared.
@@ -112,6 +130,7 @@ impl LogSink {
         if let Some(existing) = &mut self.existing {
             (existing.prev, existing.next) = (record.placed.start, None);
         }
+        self.last = record.placed.start;
         self.next_existing().map(|_| ())
     }
 
@@ -146,6 +165,7 @@ impl WalSink for LogSink {
     fn append(&mut self, xid: Xid, top_xid: Xid, origin: u16, body: &RecordBody) -> Result<Placed, SinkError> {
         let Some(next) = self.next_existing()? else {
             let (start, end) = self.writer()?.append(xid, top_xid, origin, body)?;
+            self.last = start;
             return Ok(Placed { start, end });
         };
         if next.is_list && !matches!(body, RecordBody::RunningXacts(_)) {
@@ -166,6 +186,21 @@ impl WalSink for LogSink {
         self.pass(next)?;
         Ok(next.placed)
     }
+}
+
+/// Makes sure that the log is of this run, or of these runs.
+fn check_identity(wal: &WalDir, dir: &Path, config: &WriterConfig) -> Result<()> {
+    let found = wal.identity();
+    let same =
+        found.system_id == config.system_id && (found.version, found.segment_size) == (config.version, config.segment_size);
+    if same {
+        return Ok(());
+    }
+    let reason =
+        "it holds the WAL of another run (scenario, seed, version or segment size differ): use another data directory, or \
+                  remove it"
+            .to_owned();
+    Err(Error::WalDirectory { dir: dir.to_owned(), reason })
 }
 
 /// An error of the writer.

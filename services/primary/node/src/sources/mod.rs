@@ -3,6 +3,7 @@
 mod log_sink;
 mod player;
 mod player_clock;
+mod runs;
 mod segments;
 mod simulated;
 
@@ -15,6 +16,7 @@ use tokio::sync::watch;
 
 use crate::config::PrimaryConfig;
 use crate::error::{Error, Result};
+use crate::runs::Runs;
 use crate::slots::Slots;
 use crate::wal_log::WalLog;
 
@@ -25,7 +27,9 @@ pub(crate) enum Source {
     /// The directory is followed.
     Followed(Duration),
     /// A scenario is played.
-    Simulated(Box<player::Player>),
+    Simulated(Box<simulated::Simulated>),
+    /// Runs are waited for and played.
+    Runs(Box<runs::RunsSource>),
 }
 
 impl Source {
@@ -33,7 +37,7 @@ impl Source {
     pub(crate) fn summary(&self) -> Option<watch::Receiver<RunSummary>> {
         match self {
             Self::Simulated(player) => Some(player.summary()),
-            Self::Still | Self::Followed(_) => None,
+            Self::Still | Self::Followed(_) | Self::Runs(_) => None,
         }
     }
 
@@ -46,6 +50,18 @@ impl Source {
                 let stop = drain.clone();
                 let played = tokio::task::spawn_blocking(move || player.play(&log, &slots, &stop)).await;
                 played.unwrap_or_else(|e| Err(Error::Internal(format!("the scenario failed: {e}"))))
+            }
+            Self::Runs(runs) => {
+                let stop = drain.clone();
+                // A thread of its own: it waits for runs as long as the node lives, and a runtime waits for its blocking tasks.
+                let (done, played) = tokio::sync::oneshot::channel();
+                let work = move || drop(done.send(runs.play(&log, &slots, &stop)));
+                match std::thread::Builder::new().name("runs".to_owned()).spawn(work) {
+                    Ok(_) => {
+                        played.await.unwrap_or_else(|_| Err(Error::Internal("the thread that plays runs died".to_owned())))
+                    }
+                    Err(error) => Err(Error::Internal(format!("cannot start the thread that plays runs: {error}"))),
+                }
             }
         };
         if let Err(error) = &ran {
@@ -60,16 +76,20 @@ impl Source {
 ///
 /// # Errors
 /// No WAL, or a scenario that cannot be played.
-pub(crate) fn open(config: &PrimaryConfig, clock: Arc<dyn Clock>) -> Result<(WalLog, Source)> {
+pub(crate) fn open(config: &PrimaryConfig, clock: Arc<dyn Clock>) -> Result<(WalLog, Source, Option<Runs>)> {
     let source = &config.source;
+    if source.runs {
+        let (log, runs, player) = runs::open(config, clock)?;
+        return Ok((log, Source::Runs(Box::new(player)), Some(runs)));
+    }
     match (&source.wal_dir, &source.scenario) {
         (Some(dir), _) => {
             let still = if source.follow { Source::Followed(source.follow_interval) } else { Source::Still };
-            Ok((segments::open(dir, source)?, still))
+            Ok((segments::open(dir, source)?, still, None))
         }
         (None, Some(scenario)) => {
             let (log, player) = simulated::open(&config.data_dir, scenario, source, clock)?;
-            Ok((log, player.map_or(Source::Still, |player| Source::Simulated(Box::new(player)))))
+            Ok((log, player.map_or(Source::Still, |player| Source::Simulated(Box::new(player))), None))
         }
         (None, None) => Err(Error::Config("nothing to serve".to_owned())),
     }

@@ -1,11 +1,9 @@
 //! Plays a scenario: step after step into the log, on one of three clocks, published in groups once flushed.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use primary_core::{Engine, RunSummary, Step, rng};
+use primary_core::{Clock as _, Engine, PrimaryError, RunSummary, Step, rng};
 use service_kit::Drain;
-use tokio::sync::watch;
 
 use super::log_sink::LogSink;
 use super::player_clock::PlayerClock;
@@ -20,6 +18,61 @@ const NAP: Duration = Duration::from_millis(50);
 /// Steps between two looks at the clock and at whether the node stops.
 const STEPS_PER_LOOK: u32 = 64;
 
+/// Who a player plays for: decides on an early end, and hears how far it is.
+pub(super) trait Conductor {
+    /// Asked before step number `step` (from 0): why the run is to end here, if it is. `live` says that the log is written and no
+    /// longer compared. What is answered while the log is compared must be what was answered when it was written.
+    ///
+    /// # Errors
+    /// The decision cannot be stored.
+    fn ends_before(&mut self, step: u64, live: bool, summary: &RunSummary) -> Result<Option<EarlyEnd>>;
+
+    /// Whether somebody waits for an early end: waiting for the clock or for consumers is then over.
+    fn is_hurried(&self) -> bool;
+
+    /// The engine cannot go on, but the log can: the early end that this is, or the error that it is for the node.
+    ///
+    /// # Errors
+    /// As told.
+    fn refused(&mut self, error: PrimaryError) -> Result<EarlyEnd>;
+
+    /// The log was flushed.
+    fn published(&mut self, live: bool, summary: &RunSummary);
+}
+
+/// Why a run ends before its scenario does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum EarlyEnd {
+    /// Somebody wants it to.
+    Cancelled,
+    /// A limit was reached.
+    Limit(String),
+    /// The scenario cannot go on.
+    Failed(String),
+}
+
+/// How playing ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Played {
+    /// The scenario is over.
+    Whole,
+    /// It was ended early; the log is as good as after a whole one.
+    Early(EarlyEnd),
+    /// The node stops. The run is to be gone on with.
+    Stopped,
+}
+
+/// What a player works with beside its engine.
+#[derive(Clone, Copy)]
+pub(super) struct Stage<'a> {
+    /// The log's published end.
+    pub(super) log: &'a WalLog,
+    /// Slots, for those who do not run ahead of them.
+    pub(super) slots: &'a Slots,
+    /// Whether the node stops.
+    pub(super) drain: &'a Drain,
+}
+
 /// A scenario that is being played.
 pub(crate) struct Player {
     /// The simulated server.
@@ -32,119 +85,189 @@ pub(crate) struct Player {
     sink: LogSink,
     /// Settings.
     config: SourceConfig,
-    /// Tells how far the run is.
-    summary: watch::Sender<RunSummary>,
+    /// Steps that were taken.
+    steps: u64,
+    /// Transactions that may begin in a second of the monotonic clock, if that is limited.
+    wall_rate: Option<WallRate>,
+}
+
+/// A limit on transactions where simulated time does not set the pace.
+struct WallRate {
+    /// Transactions in a second.
+    per_second: u32,
+    /// When counting began.
+    since: Duration,
 }
 
 impl Player {
+    /// A player that did nothing yet.
+    pub(super) fn new(engine: Engine, seed: u64, sink: LogSink, config: &SourceConfig, clock: PlayerClock) -> Self {
+        let rng = Box::new(rng::seeded(seed));
+        Self { engine, rng, clock, sink, config: config.clone(), steps: 0, wall_rate: None }
+    }
+
     /// Plays the first step, so that there is WAL to serve.
     ///
     /// # Errors
     /// As [`Player::play`].
-    pub(super) fn begin(
-        engine: Engine,
-        seed: u64,
-        sink: LogSink,
-        config: &SourceConfig,
-        clock: Arc<dyn service_kit::Clock>,
-    ) -> Result<Self> {
-        let (summary, _) = watch::channel(RunSummary::default());
-        let clock = PlayerClock::new(config.clock, clock);
-        let rng = Box::new(rng::seeded(seed));
-        let mut player = Self { engine, rng, clock, sink, config: config.clone(), summary };
-        player.step()?;
-        player.sink.flush()?;
-        Ok(player)
+    pub(super) fn begin(&mut self) -> Result<()> {
+        self.step().map_err(scenario_error)?;
+        self.sink.flush()?;
+        Ok(())
     }
 
-    /// Tells how far the run is.
-    pub(crate) fn summary(&self) -> watch::Receiver<RunSummary> {
-        self.summary.subscribe()
+    /// Lets at most so many transactions begin in a second: of simulated time, or of the wall clock if that alone passes.
+    pub(super) fn limit_rate(&mut self, per_second: u32) {
+        if self.config.clock == ClockMode::Max && per_second > 0 {
+            self.wall_rate = Some(WallRate { per_second, since: self.clock.monotonic() });
+        } else {
+            self.engine.limit_rate(per_second);
+        }
+    }
+
+    /// The engine.
+    pub(super) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The log.
+    pub(super) fn sink(&self) -> &LogSink {
+        &self.sink
+    }
+
+    /// What time it is for the scenario.
+    pub(super) fn now(&self) -> pg_types::Timestamp {
+        self.clock.now()
+    }
+
+    /// The log, for the next player.
+    pub(super) fn into_sink(self) -> LogSink {
+        self.sink
     }
 
     /// Plays to the end, or until the node stops. Blocks.
     ///
     /// # Errors
     /// The log cannot be written, or the scenario cannot go on.
-    pub(crate) fn play(mut self, log: &WalLog, slots: &Slots, drain: &Drain) -> Result<()> {
+    pub(super) fn play(&mut self, stage: Stage<'_>, conductor: &mut dyn Conductor) -> Result<Played> {
         let mut flushed_at = self.clock.monotonic();
-        let mut done = false;
-        while !done && !drain.is_draining() {
-            let waited = self.wait_until_due(log, slots, drain)?;
-            self.log_running_xacts_if_asked(log, slots)?;
-            if drain.is_draining() {
+        let mut played = Played::Stopped;
+        while played == Played::Stopped && !stage.drain.is_draining() {
+            let waited = self.wait_until_due(stage, conductor)?;
+            self.log_running_xacts_if_asked(stage, conductor)?;
+            if stage.drain.is_draining() {
                 break;
             }
-            for _ in 0..STEPS_PER_LOOK {
-                done = self.step()?;
-                let due = self.engine.next_due().is_some_and(|due| self.clock.is_due(due));
-                if done || !due || self.sink.unflushed() >= self.config.flush_bytes {
-                    break;
-                }
-            }
+            played = self.some_steps(conductor)?;
             let timely = self.config.clock != ClockMode::Virtual
                 && self.clock.monotonic().saturating_sub(flushed_at) >= self.config.flush_interval;
             if waited || timely || self.sink.unflushed() >= self.config.flush_bytes {
-                self.publish(log)?;
+                self.publish(stage.log, conductor)?;
                 flushed_at = self.clock.monotonic();
-                self.wait_for_consumers(log, slots, drain);
+                self.wait_for_consumers(stage, conductor);
             }
         }
-        self.publish(log)?;
-        if done {
-            log.close();
-            tracing::info!(end = %log.end().lsn, "the scenario is over");
+        self.publish(stage.log, conductor)?;
+        Ok(played)
+    }
+
+    /// As many steps as are due, at most [`STEPS_PER_LOOK`] and until there is enough to flush.
+    fn some_steps(&mut self, conductor: &mut dyn Conductor) -> Result<Played> {
+        for _ in 0..STEPS_PER_LOOK {
+            let live = !self.sink.is_replaying();
+            if let Some(why) = conductor.ends_before(self.steps, live, self.engine.summary())? {
+                return self.end_early(why);
+            }
+            match self.step() {
+                Ok(true) => return Ok(Played::Whole),
+                Ok(false) => {}
+                Err(error) => {
+                    let why = conductor.refused(error)?;
+                    return self.end_early(why);
+                }
+            }
+            let due = self.engine.next_due().is_some_and(|due| self.clock.is_due(due));
+            if !due || !self.until_rate().is_zero() || self.sink.unflushed() >= self.config.flush_bytes {
+                break;
+            }
         }
-        Ok(())
+        Ok(Played::Stopped)
+    }
+
+    /// Ends the run with a clean log.
+    fn end_early(&mut self, why: EarlyEnd) -> Result<Played> {
+        self.engine.end_early(&mut self.clock, self.rng.as_mut(), &mut self.sink).map_err(scenario_error)?;
+        Ok(Played::Early(why))
     }
 
     /// One step; true if it was the last.
-    fn step(&mut self) -> Result<bool> {
-        let step = self.engine.step(&mut self.clock, self.rng.as_mut(), &mut self.sink).map_err(scenario_error)?;
+    fn step(&mut self) -> Result<bool, PrimaryError> {
+        let step = self.engine.step(&mut self.clock, self.rng.as_mut(), &mut self.sink)?;
+        self.steps += 1;
         Ok(step == Step::Done)
     }
 
     /// Flushes what was written, and tells everybody.
-    fn publish(&mut self, log: &WalLog) -> Result<()> {
+    fn publish(&mut self, log: &WalLog, conductor: &mut dyn Conductor) -> Result<()> {
         if let Some(end) = self.sink.flush()? {
             log.publish(end);
         }
-        self.summary.send_replace(self.engine.summary().clone());
+        conductor.published(!self.sink.is_replaying(), self.engine.summary());
         Ok(())
     }
 
     /// On a real clock, waits for the next step; publishes first, so that nobody waits with us. True if it waited.
-    fn wait_until_due(&mut self, log: &WalLog, slots: &Slots, drain: &Drain) -> Result<bool> {
+    fn wait_until_due(&mut self, stage: Stage<'_>, conductor: &mut dyn Conductor) -> Result<bool> {
         let Some(due) = self.engine.next_due() else { return Ok(false) };
         if self.sink.is_replaying() {
             self.clock.skip_to(due);
+            self.forgive_rate();
         }
-        if self.clock.is_due(due) {
+        if self.clock.is_due(due) && self.until_rate().is_zero() {
             return Ok(false);
         }
-        self.publish(log)?;
-        while !self.clock.is_due(due) && !drain.is_draining() {
-            std::thread::sleep(self.clock.until(due).min(NAP));
-            self.log_running_xacts_if_asked(log, slots)?;
+        self.publish(stage.log, conductor)?;
+        loop {
+            let wait = self.clock.until(due).max(self.until_rate());
+            if wait.is_zero() || stage.drain.is_draining() || conductor.is_hurried() {
+                return Ok(true);
+            }
+            std::thread::sleep(wait.min(NAP));
+            self.log_running_xacts_if_asked(stage, conductor)?;
         }
-        Ok(true)
+    }
+
+    /// How long to wait for the limit on the wall clock.
+    fn until_rate(&self) -> Duration {
+        let Some(rate) = &self.wall_rate else { return Duration::ZERO };
+        let summary = self.engine.summary();
+        let due = Duration::from_secs(1).mul_f64((summary.committed + summary.rolled_back) as f64 / f64::from(rate.per_second));
+        (rate.since + due).saturating_sub(self.clock.monotonic())
+    }
+
+    /// What was played before a restart does not count.
+    fn forgive_rate(&mut self) {
+        let wait = self.until_rate();
+        if let Some(rate) = &mut self.wall_rate {
+            rate.since = rate.since.saturating_sub(wait);
+        }
     }
 
     /// Logs the running transactions if a slot that is being built asks for them. Not on the virtual clock, where the same seed
     /// gives the same bytes whatever clients do.
-    fn log_running_xacts_if_asked(&mut self, log: &WalLog, slots: &Slots) -> Result<()> {
-        if self.config.clock == ClockMode::Virtual || self.sink.is_replaying() || !slots.take_running_xacts_wish() {
+    fn log_running_xacts_if_asked(&mut self, stage: Stage<'_>, conductor: &mut dyn Conductor) -> Result<()> {
+        if self.config.clock == ClockMode::Virtual || self.sink.is_replaying() || !stage.slots.take_running_xacts_wish() {
             return Ok(());
         }
         self.engine.log_running_xacts(&mut self.sink).map_err(scenario_error)?;
-        self.publish(log)
+        self.publish(stage.log, conductor)
     }
 
     /// Does not run ahead of the slots by more than is configured.
-    fn wait_for_consumers(&self, log: &WalLog, slots: &Slots, drain: &Drain) {
+    fn wait_for_consumers(&self, stage: Stage<'_>, conductor: &dyn Conductor) {
         let Some(ahead_max) = self.config.ahead_bytes_max else { return };
-        let behind = || slots.table().oldest_saved().map_or(0, |slot| log.end().lsn.0.saturating_sub(slot.0));
-        while behind() > ahead_max && !drain.is_draining() {
+        let behind = || stage.slots.table().oldest_saved().map_or(0, |slot| stage.log.end().lsn.0.saturating_sub(slot.0));
+        while behind() > ahead_max && !stage.drain.is_draining() && !conductor.is_hurried() {
             std::thread::sleep(Duration::from_millis(1));
         }
     }

@@ -54,6 +54,13 @@ impl PlayerClock {
         Self { system, mode }
     }
 
+    /// A clock of a run that follows another: simulated time goes on at `from`.
+    pub(super) fn following(mode: ClockMode, system: Arc<dyn service_kit::Clock>, from: Timestamp) -> Self {
+        let mut clock = Self::new(mode, system);
+        clock.advance_to(from);
+        clock
+    }
+
     /// Time that never goes back, since any moment; for intervals.
     pub(super) fn monotonic(&self) -> Duration {
         self.system.monotonic()

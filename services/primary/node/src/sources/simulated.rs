@@ -9,14 +9,16 @@ use std::sync::Arc;
 
 use pg_types::PgVersion;
 use pg_wal::writer::WriterConfig;
-use primary_core::{Engine, Scenario};
-use service_kit::Clock;
+use primary_core::{Engine, PrimaryError, RunSummary, Scenario};
+use service_kit::{Clock, Drain};
+use tokio::sync::watch;
 
 use super::log_sink::LogSink;
-use super::player::Player;
+use super::player::{Conductor, EarlyEnd, Played, Player, Stage};
+use super::player_clock::PlayerClock;
 use crate::config::SourceConfig;
 use crate::error::{Error, Result};
-use crate::slots::create_private_dir;
+use crate::slots::{Slots, create_private_dir};
 use crate::wal_log::{LogSource, WalLog};
 
 /// Opens the log of a scenario below `data_dir` and plays the first step, so that there is WAL to serve. No player if the log can
@@ -29,7 +31,7 @@ pub(super) fn open(
     name: &str,
     config: &SourceConfig,
     clock: Arc<dyn Clock>,
-) -> Result<(WalLog, Option<Player>)> {
+) -> Result<(WalLog, Option<Simulated>)> {
     let scenario = load(name)?;
     let seed = config.seed.unwrap_or_else(|| scenario.seed());
     let plan = scenario.plan(&config.parameters).map_err(scenario_error)?;
@@ -46,9 +48,59 @@ pub(super) fn open(
         }
     };
     let engine = Engine::new(plan, version).map_err(scenario_error)?;
-    let player = Player::begin(engine, seed, sink, config, clock)?;
+    let mut player = Player::new(engine, seed, sink, config, PlayerClock::new(config.clock, clock));
+    player.begin()?;
     let log = WalLog::open(&dir, None, LogSource::Simulated, false)?;
-    Ok((log, Some(player)))
+    Ok((log, Some(Simulated { player, summary: watch::channel(RunSummary::default()).0 })))
+}
+
+/// The scenario of the configuration while it is played.
+pub(crate) struct Simulated {
+    /// Plays it.
+    player: Player,
+    /// Tells how far it is.
+    summary: watch::Sender<RunSummary>,
+}
+
+impl Simulated {
+    /// Tells how far it is.
+    pub(crate) fn summary(&self) -> watch::Receiver<RunSummary> {
+        self.summary.subscribe()
+    }
+
+    /// Plays to the end, or until the node stops. Blocks.
+    ///
+    /// # Errors
+    /// The log cannot be written, or the scenario cannot go on.
+    pub(crate) fn play(mut self, log: &WalLog, slots: &Slots, drain: &Drain) -> Result<()> {
+        let played = self.player.play(Stage { log, slots, drain }, &mut Teller(&self.summary))?;
+        if played != Played::Stopped {
+            log.close();
+            tracing::info!(end = %log.end().lsn, "the scenario is over");
+        }
+        Ok(())
+    }
+}
+
+/// A conductor that only tells how far it is.
+struct Teller<'a>(&'a watch::Sender<RunSummary>);
+
+impl Conductor for Teller<'_> {
+    fn ends_before(&mut self, _: u64, _: bool, _: &RunSummary) -> Result<Option<EarlyEnd>> {
+        Ok(None)
+    }
+
+    fn is_hurried(&self) -> bool {
+        false
+    }
+
+    fn refused(&mut self, error: PrimaryError) -> Result<EarlyEnd> {
+        Err(scenario_error(error))
+    }
+
+    fn published(&mut self, _: bool, summary: &RunSummary) {
+        self.0.send_replace(summary.clone());
+    }
 }
 
 /// A shipped scenario by name, or one from a file.
@@ -68,13 +120,13 @@ fn load(name: &str) -> Result<Scenario> {
 }
 
 /// The version whose format is written.
-fn version(major: u32) -> Result<PgVersion> {
+pub(super) fn version(major: u32) -> Result<PgVersion> {
     let found = PgVersion::ALL.into_iter().find(|version| version.major() == major);
     found.ok_or_else(|| Error::Config(format!("source.pg_version is {major}, and must be 13 to 18")))
 }
 
 /// A system identifier that is the same in every run of a scenario and seed, so that trace ids are, too.
-fn derived_system_id(name: &str, seed: u64) -> u64 {
+pub(super) fn derived_system_id(name: &str, seed: u64) -> u64 {
     // FNV-1a; never 0, which would be no identifier.
     let bytes = name.bytes().chain(seed.to_le_bytes());
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, b| (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)) | 1
