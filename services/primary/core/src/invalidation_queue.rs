@@ -101,6 +101,8 @@ pub struct InvalidationQueue {
     current: MessageGroup,
     /// Of the commands before it.
     prior: MessageGroup,
+    /// The relcache init file must go at commit.
+    init_file: bool,
 }
 
 impl InvalidationQueue {
@@ -119,6 +121,34 @@ impl InvalidationQueue {
         if !known {
             self.current.relcache.push(InvalidationMessage::Relcache { db, rel });
         }
+        self.init_file |= !rel.is_valid();
+    }
+
+    /// A relation that the relcache init file has was touched (`RelationIdIsInInitFile`).
+    pub fn touch_init_file(&mut self) {
+        self.init_file = true;
+    }
+
+    /// Whether the relcache init file must go at commit (`RelcacheInitFileInval`).
+    #[must_use]
+    pub fn init_file(&self) -> bool {
+        self.init_file
+    }
+
+    /// `RegisterRelsyncInvalidation`. An "all" entry absorbs those that follow it.
+    pub fn register_relsync(&mut self, db: Oid, rel: Oid) {
+        let known = self.current.relcache.iter().any(|m| match m {
+            InvalidationMessage::Relsync { rel: known, .. } => *known == rel || !known.is_valid(),
+            _ => false,
+        });
+        if !known {
+            self.current.relcache.push(InvalidationMessage::Relsync { db, rel });
+        }
+    }
+
+    /// `RegisterCatalogInvalidation`: every cache on a catalog.
+    pub fn register_catalog(&mut self, db: Oid, catalog: Oid) {
+        self.current.catcache.push(InvalidationMessage::Catalog { db, catalog });
     }
 
     /// `RegisterSnapshotInvalidation`.
@@ -142,6 +172,7 @@ impl InvalidationQueue {
     pub fn merge_committed(&mut self, mut child: InvalidationQueue) {
         child.prior.append(&mut child.current);
         self.prior.append(&mut child.prior);
+        self.init_file |= child.init_file;
     }
 
     /// `xactGetCommittedInvalidationMessages`: all, in the order of the commit record (I3).

@@ -148,6 +148,8 @@ pub mod xinfo {
     pub const HAS_GID: u32 = 1 << 7;
     /// Dropped statistics entries are told (15 and later).
     pub const HAS_DROPPED_STATS: u32 = 1 << 8;
+    /// The relcache init file must go (`XACT_COMPLETION_UPDATE_RELCACHE_FILE`).
+    pub const UPDATE_RELCACHE_FILE: u32 = 1 << 30;
     /// All flags that announce a chunk; the others stand for themselves.
     pub const CHUNKS: u32 =
         HAS_DBINFO | HAS_SUBXACTS | HAS_RELFILELOCATORS | HAS_INVALS | HAS_TWOPHASE | HAS_ORIGIN | HAS_GID | HAS_DROPPED_STATS;

@@ -15,12 +15,14 @@ impl Backend<'_> {
         if relation.kind != RelKind::Table {
             return Err(StatementError::Refused(format!("'{}' is no plain table", relation.name)));
         }
-        let (filenode, natts, indexes) = (relation.filenode, relation.natts, relation.indexes.clone());
+        let (filenode, indexes) = (relation.filenode, relation.indexes.clone());
+        let columns = (1i16..).zip(&relation.columns).filter(|(_, column)| !column.dropped);
+        let columns: Vec<i16> = columns.map(|(attnum, _)| attnum).collect();
         let heap = self.cluster.catalog.heap(filenode);
         let (pages, tuples, all_visible) = (heap.pages(), heap.live_rows(), heap.all_visible_pages());
         if tuples > 0 {
-            for attnum in 1..=natts {
-                self.update_attstats(table, attnum as i16)?;
+            for attnum in columns {
+                self.update_attstats(table, attnum)?;
             }
             self.command_counter_increment()?;
         }

@@ -1,7 +1,9 @@
 //! Catalog rows change: the records, and the messages that follow (`catalog/indexing.c`: `CatalogTupleInsert` and the like;
 //! `access/heap/heapam.c`: `log_heap_new_cid`; `utils/cache/inval.c`).
 
-use pg_types::record::{HeapInsert, HeapLock, HeapMultiInsert, HeapUpdate, InplaceRecord, NewCidRecord};
+use std::sync::Arc;
+
+use pg_types::record::{HeapDelete, HeapInsert, HeapLock, HeapMultiInsert, HeapUpdate, InplaceRecord, NewCidRecord};
 use pg_types::{CommandId, Oid, RecordBody, Tid, Xid, catalog};
 
 use super::{Backend, Result, StatementError};
@@ -117,6 +119,41 @@ impl Backend<'_> {
         Ok(())
     }
 
+    /// `CatalogTupleDelete`.
+    pub(crate) fn catalog_delete(&mut self, id: TupleId) -> Result<()> {
+        let old = self.stored(id)?;
+        let xmax = self.xid()?;
+        self.xact.command_id_used = true;
+        let deleted = self.deleting_cids(&old);
+        self.log_new_cid(&old.tuple, old.tid, deleted)?;
+        let delete = HeapDelete { target: catalog_locator(old.tuple.catalog), tid: old.tid, xmax, ..HeapDelete::default() };
+        self.log(&RecordBody::Delete(delete))?;
+        self.invalidate_heap_tuple(&old.tuple, None);
+        let before = self.cluster.catalog.replace_tuple(id, None);
+        self.xact.level().undo.push(Undo::Tuple(id, before));
+        Ok(())
+    }
+
+    /// Deletes all rows of a catalog that belong to an object, oldest first.
+    pub(crate) fn catalog_delete_rows_of(&mut self, catalog: Oid, owner: Oid) -> Result<()> {
+        self.cluster.catalog.rows_of(catalog, owner).into_iter().try_for_each(|id| self.catalog_delete(id))
+    }
+
+    /// The one row of a catalog that belongs to an object.
+    pub(crate) fn row_of(&self, catalog: Oid, owner: Oid) -> Result<TupleId> {
+        let refused = || StatementError::Refused(format!("catalog {catalog} has no row of object {owner}"));
+        self.cluster.catalog.rows_of(catalog, owner).first().copied().ok_or_else(refused)
+    }
+
+    /// The pg_attribute row of a column.
+    pub(crate) fn attribute_row(&self, rel: Oid, attnum: i16) -> Result<TupleId> {
+        let catalog = &self.cluster.catalog;
+        let is_it =
+            |id: &TupleId| catalog.tuple(*id).is_some_and(|row| row.tuple.int_column("attnum") == Some(i64::from(attnum)));
+        let found = catalog.rows_of(catalog::ATTRIBUTE, rel).into_iter().find(is_it);
+        found.ok_or_else(|| StatementError::Refused(format!("relation {rel} has no column {attnum}")))
+    }
+
     /// `heap_inplace_update`: the row is overwritten, with messages at once (18 and later) and at the end of the transaction.
     pub(crate) fn catalog_inplace_update(&mut self, id: TupleId) -> Result<()> {
         let old = self.stored(id)?;
@@ -142,6 +179,17 @@ impl Backend<'_> {
         self.xact.level().queue.register_relcache(DATABASE, rel);
     }
 
+    /// `CacheInvalidateRelcacheAll`.
+    pub(crate) fn invalidate_relcache_all(&mut self) {
+        self.invalidate_relcache(Oid::INVALID);
+    }
+
+    /// `CacheInvalidateRelSync` (18 and later); of all relations if invalid.
+    pub(crate) fn invalidate_relsync(&mut self, rel: Oid) {
+        self.xact.command_id_used = true;
+        self.xact.level().queue.register_relsync(DATABASE, rel);
+    }
+
     /// Changes what the model knows of a relation; taken back at abort.
     pub(crate) fn change_relation(&mut self, oid: Oid, change: impl FnOnce(&mut Relation)) -> Result<()> {
         let mut relation = self.relation(oid)?.clone();
@@ -155,6 +203,18 @@ impl Backend<'_> {
         let oid = relation.oid;
         let before = self.cluster.catalog.replace_relation(oid, Some(relation));
         self.xact.level().undo.push(Undo::Relation(oid, before));
+    }
+
+    /// Takes a relation away; taken back at abort.
+    pub(crate) fn remove_relation(&mut self, oid: Oid) {
+        let before = self.cluster.catalog.replace_relation(oid, None);
+        self.xact.level().undo.push(Undo::Relation(oid, before));
+    }
+
+    /// Says what a name means in a catalog other than pg_class; taken back at abort.
+    pub(crate) fn name_object(&mut self, class: Oid, name: &Arc<str>, now: Option<Oid>) {
+        let before = self.cluster.catalog.name_object(class, name, now);
+        self.xact.level().undo.push(Undo::Name(class, Arc::clone(name), before));
     }
 
     /// `CacheInvalidateHeapTuple`, for the transaction.

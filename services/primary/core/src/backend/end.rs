@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use pg_types::record::{AbortRecord, CommitRecord, StandbyInvalidationsRecord, xinfo};
-use pg_types::{Lsn, Oid, RecordBody, RelFileLocator, Tid, Timestamp, Xid};
+use pg_types::{Lsn, Oid, RecordBody, RelFileLocator, Tid, Timestamp, Xid, catalog};
 
 use super::{Backend, Cluster, Result, StatementError};
 use crate::catalog::{DATABASE, Undo};
@@ -48,7 +48,7 @@ impl Backend<'_> {
         }
         let subxids = top.children.len();
         let record = CommitRecord {
-            xinfo: if self.xact.access_exclusive { xinfo::HAS_AE_LOCKS } else { 0 },
+            xinfo: self.commit_completion(&top),
             dropped_stats: self.cluster.stats_dropped_by(&top).0,
             messages,
             ..self.commit_record(&top)
@@ -58,6 +58,11 @@ impl Backend<'_> {
         let placed = self.insert(&body)?;
         self.cluster.after_commit(self.xact.session, &top);
         Ok(Ended { committed: true, xid: top.xid, subxids, messages: count, rows: top.rows, placed: Some(placed) })
+    }
+
+    /// Flags of a commit record that stand for themselves.
+    fn commit_completion(&self, top: &Level) -> u32 {
+        flags(&[(self.xact.access_exclusive, xinfo::HAS_AE_LOCKS), (top.queue.init_file(), xinfo::UPDATE_RELCACHE_FILE)])
     }
 
     /// ROLLBACK. Every open subtransaction is aborted on its own first. The transaction is over afterwards.
@@ -245,18 +250,27 @@ impl Cluster {
         }
     }
 
-    /// Statistics entries that a level's commit and its abort drop (`utils/activity/pgstat_xact.c`): of relations that it
-    /// dropped, and of those that it made.
+    /// Statistics entries that a level's commit and its abort drop (`utils/activity/pgstat_xact.c`): of relations and
+    /// functions that it dropped, and of those that it made.
     pub(super) fn stats_dropped_by(&self, level: &Level) -> (u32, u32) {
         if !self.catalog.traits.dropped_stats {
             return (0, 0);
         }
         let (mut dropped, mut made) = (BTreeSet::new(), 0);
         for undo in &level.undo {
-            let Undo::Relation(oid, before) = undo else { continue };
-            made += u32::from(before.is_none());
-            if self.catalog.relation(*oid).is_none() {
-                dropped.insert(*oid);
+            let (oid, gone) = match undo {
+                Undo::Relation(oid, before) => {
+                    made += u32::from(before.is_none());
+                    (*oid, self.catalog.relation(*oid).is_none())
+                }
+                Undo::Name(catalog::PROC, name, before) => {
+                    made += u32::from(before.is_none());
+                    (before.unwrap_or_default(), before.is_some() && self.catalog.object_named(catalog::PROC, name).is_none())
+                }
+                _ => continue,
+            };
+            if gone {
+                dropped.insert(oid);
             }
         }
         (dropped.len() as u32, made)

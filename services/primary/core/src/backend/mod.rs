@@ -189,13 +189,14 @@ impl Backend<'_> {
         Ok(self.xact.current_xid())
     }
 
-    /// `LogAccessExclusiveLock`: a standby must hold the lock, too.
+    /// `LogAccessExclusiveLock`: a standby must hold the lock, too. One that is held already is not logged again.
     pub(crate) fn log_access_exclusive_lock(&mut self, rel: Oid) -> Result<()> {
         let xid = self.xid()?;
         self.xact.access_exclusive = true;
-        if self.cluster.exclusive_locks.entry(self.xact.session).or_default().insert(rel) {
-            self.xact.level().exclusive_locks.push(rel);
+        if !self.cluster.exclusive_locks.entry(self.xact.session).or_default().insert(rel) {
+            return Ok(());
         }
+        self.xact.level().exclusive_locks.push(rel);
         self.insert(&RecordBody::StandbyLocks(vec![StandbyLock { xid, db: DATABASE, rel }]))?;
         Ok(())
     }

@@ -5,20 +5,24 @@
 //!
 //! A rolled back (sub)transaction is undone here row by row ([`Undo`]), since the model keeps one version of each row.
 
+mod dependency;
 mod heap_file;
 mod relation;
 mod traits;
 mod tuple;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::Arc;
 
 use pg_types::{CommandId, Oid, RelFileLocator, SysCacheTable, Tid, Xid, catalog};
 
+pub use dependency::{Dependency, DependencyType, ObjectAddress};
 pub use heap_file::HeapFile;
 pub(crate) use heap_file::{PageScan, Pruned};
-pub use relation::{RelKind, RelStats, Relation, TableRows, TupleId};
+pub use relation::{
+    Attribute, Constraint, IndexInfo, RelKind, RelStats, Relation, ReplicaIdentity, TableRows, Trigger, TupleId,
+};
 pub use traits::CatalogTraits;
 pub use tuple::{CatalogTuple, Datum};
 
@@ -53,6 +57,8 @@ pub enum Undo {
     Tuple(TupleId, Option<Box<StoredTuple>>),
     /// The relation was this before.
     Relation(Oid, Option<Box<Relation>>),
+    /// The name in a catalog meant this object before.
+    Name(Oid, Arc<str>, Option<Oid>),
 }
 
 /// Rows, relations, files.
@@ -64,6 +70,12 @@ pub struct Catalog {
     pub syscaches: &'static SysCacheTable,
     /// All rows by id.
     tuples: Vec<Option<StoredTuple>>,
+    /// Ids of rows by catalog and owner ([`CatalogTuple::owner`]).
+    by_owner: BTreeSet<(Oid, Oid, TupleId)>,
+    /// The contents of pg_depend.
+    dependencies: dependency::Dependencies,
+    /// Objects that are no relations by catalog and name.
+    objects: BTreeMap<(Oid, Arc<str>), Oid>,
     /// All relations by oid.
     relations: BTreeMap<Oid, Relation>,
     /// Their names.
@@ -84,6 +96,9 @@ impl Catalog {
             traits,
             syscaches: SysCacheTable::of(traits.version),
             tuples: Vec::new(),
+            by_owner: BTreeSet::new(),
+            dependencies: dependency::Dependencies::default(),
+            objects: BTreeMap::new(),
             relations: BTreeMap::new(),
             names: BTreeMap::new(),
             heaps: BTreeMap::new(),
@@ -92,10 +107,12 @@ impl Catalog {
         }
     }
 
-    /// Puts a row where `id` says, or appends it.
+    /// Appends a row.
     pub(crate) fn add_tuple(&mut self, stored: StoredTuple) -> TupleId {
-        self.tuples.push(Some(stored));
-        TupleId(self.tuples.len() as u32 - 1)
+        let id = TupleId(self.tuples.len() as u32);
+        self.tuples.push(None);
+        self.replace_tuple(id, Some(stored));
+        id
     }
 
     /// A row that is there.
@@ -106,7 +123,52 @@ impl Catalog {
     /// Replaces a row; the one before comes back.
     pub(crate) fn replace_tuple(&mut self, id: TupleId, now: Option<StoredTuple>) -> Option<Box<StoredTuple>> {
         let slot = self.tuples.get_mut(id.0 as usize)?;
+        if let Some(before) = slot {
+            match before.tuple.dependency() {
+                Some(row) => self.dependencies.remove(id, row),
+                None => drop(self.by_owner.remove(&(before.tuple.catalog, before.tuple.owner(), id))),
+            }
+        }
+        if let Some(stored) = &now {
+            match stored.tuple.dependency() {
+                Some(row) => self.dependencies.add(id, row),
+                None => drop(self.by_owner.insert((stored.tuple.catalog, stored.tuple.owner(), id))),
+            }
+        }
         std::mem::replace(slot, now).map(Box::new)
+    }
+
+    /// Rows of a catalog that belong to an object, oldest first.
+    #[must_use]
+    pub fn rows_of(&self, catalog: Oid, owner: Oid) -> Vec<TupleId> {
+        let range = (catalog, owner, TupleId(0))..=(catalog, owner, TupleId(u32::MAX));
+        self.by_owner.range(range).map(|(_, _, id)| *id).collect()
+    }
+
+    /// Rows of pg_depend that say what an object (with its columns) depends on.
+    #[must_use]
+    pub fn dependencies_of(&self, object: ObjectAddress) -> Vec<(TupleId, Dependency)> {
+        self.dependencies.of(object)
+    }
+
+    /// Rows of pg_depend that say what depends on an object (or its columns).
+    #[must_use]
+    pub fn dependents_on(&self, object: ObjectAddress) -> Vec<(TupleId, Dependency)> {
+        self.dependencies.on(object)
+    }
+
+    /// An object that is no relation, by catalog and name.
+    #[must_use]
+    pub fn object_named(&self, class: Oid, name: &str) -> Option<Oid> {
+        self.objects.get(&(class, Arc::from(name))).copied()
+    }
+
+    /// Says what a name means; what it meant before comes back.
+    pub(crate) fn name_object(&mut self, class: Oid, name: &Arc<str>, now: Option<Oid>) -> Option<Oid> {
+        match now {
+            Some(oid) => self.objects.insert((class, Arc::clone(name)), oid),
+            None => self.objects.remove(&(class, Arc::clone(name))),
+        }
     }
 
     /// A relation by oid.
@@ -128,15 +190,19 @@ impl Catalog {
 
     /// Replaces a relation; the one before comes back.
     pub(crate) fn replace_relation(&mut self, oid: Oid, now: Option<Relation>) -> Option<Box<Relation>> {
-        if let Some(relation) = &now {
-            self.names.insert(Arc::clone(&relation.name), oid);
-        }
+        let name = now.as_ref().map(|relation| Arc::clone(&relation.name));
         let before = match now {
             Some(relation) => self.relations.insert(oid, relation),
             None => self.relations.remove(&oid),
         };
-        if let (Some(relation), false) = (&before, self.relations.contains_key(&oid)) {
-            self.names.remove(&relation.name);
+        if let Some(before) = before.as_ref().filter(|before| Some(&before.name) != name.as_ref()) {
+            // A new owner of the name may have come already.
+            if self.names.get(&before.name) == Some(&oid) {
+                self.names.remove(&before.name);
+            }
+        }
+        if let Some(name) = name {
+            self.names.insert(name, oid);
         }
         before.map(Box::new)
     }
@@ -162,6 +228,9 @@ impl Catalog {
             }
             Undo::Relation(oid, before) => {
                 self.replace_relation(oid, before.map(|b| *b));
+            }
+            Undo::Name(class, name, before) => {
+                self.name_object(class, &name, before);
             }
         }
     }

@@ -18,6 +18,12 @@ pub enum RelKind {
     Sequence,
     /// A TOAST table.
     Toast,
+    /// A view: no storage.
+    View,
+    /// A materialized view.
+    MaterializedView,
+    /// The columns of a composite type: no storage.
+    CompositeType,
 }
 
 impl RelKind {
@@ -30,13 +36,34 @@ impl RelKind {
             RelKind::Index => 'i',
             RelKind::Sequence => 'S',
             RelKind::Toast => 't',
+            RelKind::View => 'v',
+            RelKind::MaterializedView => 'm',
+            RelKind::CompositeType => 'c',
         }
+    }
+
+    /// Whether it has a file (`RELKIND_HAS_STORAGE`).
+    #[must_use]
+    pub fn has_storage(self) -> bool {
+        !matches!(self, RelKind::Partitioned | RelKind::View | RelKind::CompositeType)
+    }
+
+    /// Whether it is a table that ALTER TABLE is for.
+    #[must_use]
+    pub fn is_table(self) -> bool {
+        matches!(self, RelKind::Table | RelKind::Partitioned)
+    }
+
+    /// Whether it has system columns.
+    #[must_use]
+    pub fn has_system_columns(self) -> bool {
+        !matches!(self, RelKind::Index | RelKind::View | RelKind::CompositeType)
     }
 }
 
 /// A row of some catalog, kept in the catalog's store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct TupleId(pub(super) u32);
+pub struct TupleId(pub(in crate::catalog) u32);
 
 /// What pg_class says of a relation's size. An index build compares it and updates the row in place if it differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +74,91 @@ pub struct RelStats {
     pub tuples: Option<u64>,
     /// `relhasindex`.
     pub has_index: bool,
+}
+
+/// A column.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attribute {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its type's name.
+    pub type_name: &'static str,
+    /// Bytes of a value on average.
+    pub width: u32,
+    /// Long values go to a TOAST table.
+    pub toastable: bool,
+    /// NOT NULL.
+    pub not_null: bool,
+    /// Rows that were there before it have a default that only the catalog knows (`atthasmissing`).
+    pub missing: bool,
+    /// It was dropped: its row stays.
+    pub dropped: bool,
+}
+
+/// What a table's constraint is.
+#[derive(Clone, Debug)]
+pub struct Constraint {
+    /// Its oid.
+    pub oid: Oid,
+    /// Its name.
+    pub name: Arc<str>,
+    /// `contype`: c, f, n, p, u.
+    pub kind: u8,
+    /// The column.
+    pub attnum: i16,
+}
+
+/// A trigger that a user made.
+#[derive(Clone, Debug)]
+pub struct Trigger {
+    /// Its oid.
+    pub oid: Oid,
+    /// Its name.
+    pub name: Arc<str>,
+}
+
+/// `relreplident`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReplicaIdentity {
+    /// The primary key.
+    #[default]
+    Default,
+    /// Nothing.
+    Nothing,
+    /// The whole row.
+    Full,
+    /// The columns of an index.
+    Index,
+}
+
+impl ReplicaIdentity {
+    /// The letter in pg_class.
+    #[must_use]
+    pub fn letter(self) -> char {
+        match self {
+            ReplicaIdentity::Default => 'd',
+            ReplicaIdentity::Nothing => 'n',
+            ReplicaIdentity::Full => 'f',
+            ReplicaIdentity::Index => 'i',
+        }
+    }
+}
+
+/// What pg_index says of an index.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IndexInfo {
+    /// Its table.
+    pub table: Oid,
+    /// Columns of the table that it is over.
+    pub key: Vec<i16>,
+    /// UNIQUE.
+    pub unique: bool,
+    /// Of a primary key.
+    pub primary: bool,
+    /// Chosen by REPLICA IDENTITY.
+    pub replica_identity: bool,
+    /// Chosen by CLUSTER.
+    pub clustered: bool,
 }
 
 /// One relation.
@@ -68,20 +180,52 @@ pub struct Relation {
     pub indexes: Vec<Oid>,
     /// Its partitions, oldest first.
     pub partitions: Vec<Oid>,
-    /// Number of user columns.
-    pub natts: u16,
+    /// The table whose partition it is.
+    pub parent: Option<Oid>,
+    /// What an index is over.
+    pub index: Option<IndexInfo>,
+    /// Its columns, dropped ones too.
+    pub columns: Vec<Attribute>,
+    /// Its constraints, oldest first.
+    pub constraints: Vec<Constraint>,
+    /// Its triggers, oldest first.
+    pub triggers: Vec<Trigger>,
+    /// `relhastriggers`: it has or had triggers, a foreign key's too.
+    pub has_triggers: bool,
+    /// `relhassubclass`: it has or had partitions.
+    pub has_subclass: bool,
+    /// `relispopulated`, of a materialized view.
+    pub populated: bool,
     /// Bytes of a row in a record (with `xl_heap_header`).
     pub row_len: u32,
     /// Size as pg_class has it.
     pub stats: RelStats,
+    /// What updates and deletes tell of the old row.
+    pub replica_identity: ReplicaIdentity,
     /// Roles that were granted something.
     pub grantees: Vec<Arc<str>>,
     /// Its pg_class row.
     pub class_row: TupleId,
-    /// Its pg_attribute rows, user columns first.
-    pub attribute_rows: Vec<TupleId>,
-    /// All its other rows.
-    pub other_rows: Vec<TupleId>,
+}
+
+impl Relation {
+    /// A column's number by name.
+    #[must_use]
+    pub fn attnum(&self, column: &str) -> Option<i16> {
+        let index = self.columns.iter().position(|known| !known.dropped && *known.name == *column)?;
+        i16::try_from(index + 1).ok()
+    }
+
+    /// A column by its number.
+    #[must_use]
+    pub fn attribute(&self, attnum: i16) -> Option<&Attribute> {
+        usize::try_from(attnum - 1).ok().and_then(|index| self.columns.get(index))
+    }
+
+    /// The same to change it.
+    pub fn attribute_mut(&mut self, attnum: i16) -> Option<&mut Attribute> {
+        usize::try_from(attnum - 1).ok().and_then(|index| self.columns.get_mut(index))
+    }
 }
 
 /// Rows of a user table, as far as the simulation remembers them.

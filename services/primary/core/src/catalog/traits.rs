@@ -24,6 +24,18 @@ pub struct CatalogTraits {
     pub rowtype_for_toast_and_sequence: bool,
     /// NOT NULL has a pg_constraint row (18 and later).
     pub not_null_constraints: bool,
+    /// DETACH PARTITION locks the partition, too, and goes in two commands (14 and later).
+    pub detach_locks_partition: bool,
+    /// The rule of a view depends on the view once more, for its OLD and NEW (15 and before).
+    pub rule_depends_on_view: bool,
+    /// CREATE MATERIALIZED VIEW fills it as REFRESH does (17 and later).
+    pub matview_filled_by_refresh: bool,
+    /// Values of an enum go into one record (16 and later).
+    pub enum_multi_insert: bool,
+    /// A publication can be for the tables of a schema (15 and later).
+    pub publication_schemas: bool,
+    /// A publication's new name gives relsync messages (18 and later).
+    pub relsync_messages: bool,
     /// Records of in-place updates carry the messages (18 and later).
     pub inplace_messages: bool,
     /// Statistics entries are dropped by commit and abort records (15 and later).
@@ -46,6 +58,12 @@ const V13: CatalogTraits = CatalogTraits {
     catalog_multi_insert: false,
     rowtype_for_toast_and_sequence: true,
     not_null_constraints: false,
+    detach_locks_partition: false,
+    rule_depends_on_view: true,
+    matview_filled_by_refresh: false,
+    enum_multi_insert: false,
+    publication_schemas: false,
+    relsync_messages: false,
     inplace_messages: false,
     dropped_stats: false,
     checkpoint_redo: false,
@@ -60,22 +78,46 @@ const V14: CatalogTraits = CatalogTraits {
     toast_inserts_told: true,
     unknown_tuple_count: true,
     catalog_multi_insert: true,
+    detach_locks_partition: true,
     rowtype_for_toast_and_sequence: false,
     ..V13
 };
 
 /// PostgreSQL 15.
-const V15: CatalogTraits =
-    CatalogTraits { version: PgVersion::V15, message_order: MessageOrder::OldestFirst, dropped_stats: true, ..V14 };
+const V15: CatalogTraits = CatalogTraits {
+    version: PgVersion::V15,
+    message_order: MessageOrder::OldestFirst,
+    dropped_stats: true,
+    publication_schemas: true,
+    ..V14
+};
 
 /// PostgreSQL 16.
-const V16: CatalogTraits = CatalogTraits { version: PgVersion::V16, abort_tells_origin: true, ..V15 };
+const V16: CatalogTraits = CatalogTraits {
+    version: PgVersion::V16,
+    abort_tells_origin: true,
+    rule_depends_on_view: false,
+    enum_multi_insert: true,
+    ..V15
+};
 
 /// PostgreSQL 17.
-const V17: CatalogTraits = CatalogTraits { version: PgVersion::V17, toast_index_first: true, checkpoint_redo: true, ..V16 };
+const V17: CatalogTraits = CatalogTraits {
+    version: PgVersion::V17,
+    toast_index_first: true,
+    checkpoint_redo: true,
+    matview_filled_by_refresh: true,
+    ..V16
+};
 
 /// PostgreSQL 18.
-const V18: CatalogTraits = CatalogTraits { version: PgVersion::V18, not_null_constraints: true, inplace_messages: true, ..V17 };
+const V18: CatalogTraits = CatalogTraits {
+    version: PgVersion::V18,
+    not_null_constraints: true,
+    inplace_messages: true,
+    relsync_messages: true,
+    ..V17
+};
 
 impl CatalogTraits {
     /// The row of `version`.

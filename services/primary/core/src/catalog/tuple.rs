@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use pg_types::{Oid, SysCache, catalog};
 
+use super::Dependency;
+
 /// A column's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Datum {
@@ -24,15 +26,53 @@ pub enum Datum {
 pub struct CatalogTuple {
     /// The catalog.
     pub catalog: Oid,
-    /// The columns that matter, by PostgreSQL's names.
+    /// The columns that matter, by PostgreSQL's names; the first is the object that the row belongs to.
     columns: Vec<(&'static str, Datum)>,
+    /// The contents of a row of pg_depend, which needs no other columns.
+    dependency: Option<Box<Dependency>>,
 }
 
 impl CatalogTuple {
     /// A row.
     #[must_use]
     pub fn new(catalog: Oid, columns: Vec<(&'static str, Datum)>) -> CatalogTuple {
-        CatalogTuple { catalog, columns }
+        CatalogTuple { catalog, columns, dependency: None }
+    }
+
+    /// A row of pg_depend.
+    #[must_use]
+    pub fn depend(row: Dependency) -> CatalogTuple {
+        CatalogTuple { catalog: catalog::DEPEND, columns: Vec::new(), dependency: Some(Box::new(row)) }
+    }
+
+    /// The contents of a row of pg_depend.
+    #[must_use]
+    pub fn dependency(&self) -> Option<Dependency> {
+        self.dependency.as_deref().copied()
+    }
+
+    /// The object that the row belongs to: its first column; [`Oid::INVALID`] for pg_depend, which is found by other ways.
+    #[must_use]
+    pub fn owner(&self) -> Oid {
+        match self.columns.first() {
+            Some((_, Datum::Oid(oid))) => *oid,
+            _ => Oid::INVALID,
+        }
+    }
+
+    /// An oid column's value, if the row has it.
+    #[must_use]
+    pub fn oid_column(&self, name: &str) -> Option<Oid> {
+        self.oid(name)
+    }
+
+    /// A number column's value, if the row has it.
+    #[must_use]
+    pub fn int_column(&self, name: &str) -> Option<i64> {
+        match self.column(name) {
+            Some(Datum::Int(number)) => Some(*number),
+            _ => None,
+        }
     }
 
     /// A column's value, if the row has it.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::catalog::Attribute;
+
 /// Types that a column may have: name, bytes of a value on average, whether long values go to a TOAST table.
 const TYPES: [(&str, u32, bool); 14] = [
     ("smallint", 2, false),
@@ -25,6 +27,8 @@ const TYPES: [(&str, u32, bool); 14] = [
 pub struct Column {
     /// Its name.
     pub name: Arc<str>,
+    /// Its type's name.
+    pub type_name: &'static str,
     /// Bytes of a value on average.
     pub width: u32,
     /// Its table needs a TOAST table.
@@ -52,7 +56,8 @@ impl Column {
         if name.len() > 63 || name.chars().any(char::is_control) {
             return Err(format!("column name '{}' is longer than 63 bytes or has control characters", name.escape_debug()));
         }
-        let Some((_, width, toastable)) = TYPES.iter().find(|(known, _, _)| known.eq_ignore_ascii_case(type_name)) else {
+        let Some((known_type, width, toastable)) = TYPES.iter().find(|(known, _, _)| known.eq_ignore_ascii_case(type_name))
+        else {
             let known: Vec<&str> = TYPES.iter().map(|(name, _, _)| *name).collect();
             return Err(format!("'{type_name}' is no type that a column can have here: use one of {}", known.join(", ")));
         };
@@ -73,6 +78,7 @@ impl Column {
         }
         Ok(Column {
             name: name.into(),
+            type_name: known_type,
             width: *width,
             toastable: *toastable,
             serial,
@@ -80,6 +86,20 @@ impl Column {
             not_null: not_null || primary_key || serial,
             primary_key,
         })
+    }
+
+    /// What the catalog keeps of it.
+    #[must_use]
+    pub(crate) fn attribute(&self) -> Attribute {
+        Attribute {
+            name: Arc::clone(&self.name),
+            type_name: self.type_name,
+            width: self.width,
+            toastable: self.toastable,
+            not_null: self.not_null,
+            missing: false,
+            dropped: false,
+        }
     }
 
     /// Bytes that a row of these columns has in a record: `xl_heap_header`, padding, values.

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use pg_types::{Oid, catalog};
 
-use super::column::Column;
+use super::heap::plain_attribute;
 use super::rows;
 use crate::backend::{Backend, Result, StatementError};
-use crate::catalog::{CatalogTuple, PG_TOAST, PUBLIC, RelKind, RelStats, Relation};
+use crate::catalog::{
+    Constraint, DependencyType, IndexInfo, ObjectAddress, PG_TOAST, PUBLIC, RelKind, RelStats, Relation, ReplicaIdentity,
+};
 
 /// What one new index is made of.
 struct NewIndex<'a> {
@@ -16,9 +18,9 @@ struct NewIndex<'a> {
     oid: Oid,
     /// Its name.
     name: Arc<str>,
-    /// The table.
-    table: Oid,
-    /// Its columns.
+    /// What it is over.
+    info: IndexInfo,
+    /// Its columns' names.
     columns: &'a [Arc<str>],
     /// What it is for, which decides what it depends on.
     purpose: Purpose,
@@ -29,8 +31,8 @@ struct NewIndex<'a> {
 enum Purpose {
     /// CREATE INDEX.
     Plain,
-    /// The constraint with this oid.
-    Constraint(Oid),
+    /// A constraint: its oid and `contype`.
+    Constraint(Oid, u8),
     /// A TOAST table.
     Toast,
 }
@@ -40,50 +42,91 @@ const EMPTY_INDEX_PAGES: u32 = 1;
 
 impl Backend<'_> {
     /// CREATE INDEX on one column. Gives the index's oid.
-    pub(crate) fn create_index(&mut self, table: Oid, name: &Arc<str>, column: &str) -> Result<Oid> {
-        if self.cluster.catalog.relation_named(name).is_some() {
-            return Err(StatementError::Refused(format!("relation '{name}' is there already")));
+    pub(crate) fn create_index(&mut self, table: Oid, name: &Arc<str>, column: &str, unique: bool) -> Result<Oid> {
+        self.check_new_name(name)?;
+        let relation = self.relation(table)?;
+        if !matches!(relation.kind, RelKind::Table | RelKind::MaterializedView) {
+            return Err(StatementError::Refused(format!("'{}' is no plain table", relation.name)));
         }
-        if self.relation(table)?.kind != RelKind::Table {
-            return Err(StatementError::Refused(format!("'{}' is no plain table", self.relation(table)?.name)));
-        }
+        let attnum = self.attnum(table, column)?;
+        self.create_plain_index(table, name, attnum, unique)
+    }
+
+    /// A column's number.
+    pub(super) fn attnum(&self, table: Oid, column: &str) -> Result<i16> {
+        let relation = self.relation(table)?;
+        let refused = || StatementError::Refused(format!("'{}' has no column '{column}'", relation.name));
+        relation.attnum(column).ok_or_else(refused)
+    }
+
+    /// The index of CREATE INDEX.
+    pub(super) fn create_plain_index(&mut self, table: Oid, name: &Arc<str>, attnum: i16, unique: bool) -> Result<Oid> {
         let oid = self.new_oid()?;
-        let columns = [column.into()];
-        self.new_index(&NewIndex { oid, name: Arc::clone(name), table, columns: &columns, purpose: Purpose::Plain })?;
+        let columns =
+            [self.relation(table)?.attribute(attnum).map_or_else(|| "expr".into(), |column| Arc::clone(&column.name))];
+        let info = IndexInfo { table, key: vec![attnum], unique, ..IndexInfo::default() };
+        self.new_index(&NewIndex { oid, name: Arc::clone(name), info, columns: &columns, purpose: Purpose::Plain })?;
         Ok(oid)
     }
 
-    /// The index of PRIMARY KEY.
-    pub(super) fn create_primary_key(&mut self, table: Oid, table_name: &str, column: &Column) -> Result<()> {
+    /// An index that is built later (`INDEX_CREATE_SKIP_BUILD`): its table is only marked as having one.
+    pub(super) fn create_unbuilt_index(&mut self, table: Oid, name: &Arc<str>, attnum: i16, unique: bool) -> Result<()> {
         let oid = self.new_oid()?;
-        let constraint = self.new_oid()?;
-        let columns = [Arc::clone(&column.name)];
-        let name = format!("{table_name}_pkey").into();
-        self.new_index(&NewIndex { oid, name, table, columns: &columns, purpose: Purpose::Constraint(constraint) })
+        let columns =
+            [self.relation(table)?.attribute(attnum).map_or_else(|| "expr".into(), |column| Arc::clone(&column.name))];
+        let info = IndexInfo { table, key: vec![attnum], unique, ..IndexInfo::default() };
+        self.store_index(&NewIndex { oid, name: Arc::clone(name), info, columns: &columns, purpose: Purpose::Plain })?;
+        let known = self.relation(table)?.stats;
+        self.index_update_stats(table, RelStats { has_index: true, ..known })?;
+        self.command_counter_increment()
     }
 
-    /// The index of a TOAST table.
-    pub(super) fn create_toast_index(&mut self, oid: Oid, table: Oid, name: &Arc<str>, columns: &[Arc<str>]) -> Result<()> {
-        self.new_index(&NewIndex { oid, name: Arc::clone(name), table, columns, purpose: Purpose::Toast })
+    /// The index of PRIMARY KEY or UNIQUE, with its constraint.
+    pub(super) fn create_constraint_index(
+        &mut self,
+        table: Oid,
+        name: &Arc<str>,
+        (attnum, column): (i16, &Arc<str>),
+        kind: u8,
+    ) -> Result<()> {
+        let oid = self.new_oid()?;
+        let constraint = self.new_oid()?;
+        let columns = [Arc::clone(column)];
+        let info = IndexInfo { table, key: vec![attnum], unique: true, primary: kind == b'p', ..IndexInfo::default() };
+        let purpose = Purpose::Constraint(constraint, kind);
+        self.new_index(&NewIndex { oid, name: Arc::clone(name), info, columns: &columns, purpose })?;
+        let constraint = Constraint { oid: constraint, name: Arc::clone(name), kind, attnum };
+        self.change_relation(table, |table| table.constraints.push(constraint))
+    }
+
+    /// The index of a TOAST table, over its first two columns.
+    pub(super) fn create_toast_index(&mut self, oid: Oid, table: Oid, name: &Arc<str>) -> Result<()> {
+        let columns: Vec<Arc<str>> = self.relation(table)?.columns.iter().take(2).map(|c| Arc::clone(&c.name)).collect();
+        let info = IndexInfo { table, key: vec![1, 2], unique: true, primary: true, ..IndexInfo::default() };
+        self.new_index(&NewIndex { oid, name: Arc::clone(name), info, columns: &columns, purpose: Purpose::Toast })
     }
 
     /// `index_create`, then the build as a command of its own.
     fn new_index(&mut self, new: &NewIndex<'_>) -> Result<()> {
-        let filenode = new.oid.0;
+        self.store_index(new)?;
+        self.index_build(new.info.table, new.oid)
+    }
+
+    /// `index_create` up to the build.
+    fn store_index(&mut self, new: &NewIndex<'_>) -> Result<()> {
+        let (filenode, table) = (new.oid.0, new.info.table);
         self.create_storage(filenode)?;
         self.log_access_exclusive_lock(new.oid)?;
         let namespace = if new.purpose == Purpose::Toast { PG_TOAST } else { PUBLIC };
         let class_row = self.catalog_insert(rows::class(new.oid, &new.name, namespace, filenode))?;
         let attributes = (1..).zip(new.columns).map(|(attnum, name)| rows::attribute(new.oid, name, attnum)).collect();
-        let attribute_rows = self.catalog_multi_insert(attributes)?;
-        let mut other_rows = vec![self.catalog_insert(rows::index(new.oid, new.table))?];
-        self.invalidate_relcache(new.table);
-        if let Purpose::Constraint(constraint) = new.purpose {
-            other_rows.push(self.catalog_insert(rows::constraint(constraint, new.table, b'p'))?);
+        self.catalog_multi_insert(attributes)?;
+        self.catalog_insert(rows::index(new.oid, table))?;
+        self.invalidate_relcache(table);
+        if let Purpose::Constraint(constraint, kind) = new.purpose {
+            self.catalog_insert(rows::constraint(constraint, table, kind))?;
         }
-        for depends in dependencies(new) {
-            other_rows.extend(self.catalog_multi_insert(depends)?);
-        }
+        self.depend_index(new)?;
         // Unlike a table's, an index's row says 0 tuples from the start, in every version.
         let stats = RelStats { pages: 0, tuples: Some(0), has_index: false };
         self.put_relation(Relation {
@@ -95,17 +138,40 @@ impl Backend<'_> {
             toast: None,
             indexes: Vec::new(),
             partitions: Vec::new(),
-            natts: new.columns.len() as u16,
+            parent: None,
+            index: Some(new.info.clone()),
+            columns: new.columns.iter().map(|name| plain_attribute(name)).collect(),
+            constraints: Vec::new(),
+            triggers: Vec::new(),
+            has_triggers: false,
+            has_subclass: false,
+            populated: false,
             row_len: 0,
             stats,
+            replica_identity: ReplicaIdentity::Nothing,
             grantees: Vec::new(),
             class_row,
-            attribute_rows,
-            other_rows,
         });
-        self.change_relation(new.table, |table| table.indexes.push(new.oid))?;
-        self.command_counter_increment()?;
-        self.index_build(new.table, new.oid)
+        self.change_relation(table, |table| table.indexes.push(new.oid))?;
+        self.command_counter_increment()
+    }
+
+    /// What a new index depends on: its constraint, or the columns that it is over.
+    fn depend_index(&mut self, new: &NewIndex<'_>) -> Result<()> {
+        let index = ObjectAddress::relation(new.oid);
+        let columns = new.info.key.iter().map(|attnum| ObjectAddress::column(new.info.table, *attnum));
+        match new.purpose {
+            Purpose::Constraint(oid, _) => {
+                let constraint = ObjectAddress::new(catalog::CONSTRAINT, oid);
+                let rows: Vec<_> = columns.map(|column| (constraint, column, DependencyType::Auto)).collect();
+                self.depend_all(&rows)?;
+                self.depend(index, constraint, DependencyType::Internal)
+            }
+            Purpose::Plain | Purpose::Toast => {
+                let rows: Vec<_> = columns.map(|column| (index, column, DependencyType::Auto)).collect();
+                self.depend_all(&rows)
+            }
+        }
     }
 
     /// `index_build`: the sizes that it found go to the pg_class rows of the table and of the index.
@@ -114,7 +180,7 @@ impl Backend<'_> {
         let pages = self.cluster.catalog.heap(filenode).pages();
         let tuples = self.cluster.catalog.rows(filenode).count;
         self.index_update_stats(table, RelStats { pages, tuples: Some(tuples), has_index: true })?;
-        let index_pages = EMPTY_INDEX_PAGES + u32::try_from(tuples / 300).unwrap_or(u32::MAX - 1);
+        let index_pages = EMPTY_INDEX_PAGES + u32::try_from(tuples.div_ceil(300)).unwrap_or(u32::MAX - 1);
         self.index_update_stats(index, RelStats { pages: index_pages, tuples: Some(tuples), has_index: false })?;
         self.command_counter_increment()
     }
@@ -131,18 +197,5 @@ impl Backend<'_> {
         }
         self.catalog_inplace_update(class_row)?;
         self.change_relation(rel, |relation| relation.stats = now)
-    }
-}
-
-/// Rows of pg_depend that a new index needs, one group for each call of the server.
-fn dependencies(new: &NewIndex<'_>) -> Vec<Vec<CatalogTuple>> {
-    let (index, table) = ((catalog::CLASS, new.oid), (catalog::CLASS, new.table));
-    match new.purpose {
-        Purpose::Plain => vec![vec![rows::depend(index, table)]],
-        Purpose::Constraint(oid) => {
-            let constraint = (catalog::CONSTRAINT, oid);
-            vec![vec![rows::depend(constraint, table)], vec![rows::depend(index, constraint)]]
-        }
-        Purpose::Toast => vec![vec![rows::depend(index, table); 2]],
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pg_types::{Oid, catalog};
 
-use crate::catalog::{CatalogTuple, Datum};
+use crate::catalog::{CatalogTuple, Datum, Dependency, DependencyType, ObjectAddress};
 
 /// A name as a value.
 fn name(text: &Arc<str>) -> Datum {
@@ -66,19 +66,75 @@ pub(super) fn partitioned_table(rel: Oid) -> CatalogTuple {
     CatalogTuple::new(catalog::PARTITIONED_TABLE, vec![("partrelid", Datum::Oid(rel))])
 }
 
-/// pg_depend: `object` depends on `referenced`; both are told with their catalogs.
-pub(super) fn depend((class, object): (Oid, Oid), (ref_class, referenced): (Oid, Oid)) -> CatalogTuple {
-    let columns = vec![
-        ("classid", Datum::Oid(class)),
-        ("objid", Datum::Oid(object)),
-        ("refclassid", Datum::Oid(ref_class)),
-        ("refobjid", Datum::Oid(referenced)),
-    ];
-    CatalogTuple::new(catalog::DEPEND, columns)
+/// pg_depend: `object` depends on `on`.
+pub(super) fn depend(object: ObjectAddress, on: ObjectAddress, kind: DependencyType) -> CatalogTuple {
+    CatalogTuple::depend(Dependency { object, on, kind })
 }
 
 /// pg_shdepend: a relation depends on a role.
 pub(super) fn shdepend(object: Oid, role: &Arc<str>) -> CatalogTuple {
-    let columns = vec![("classid", Datum::Oid(catalog::CLASS)), ("objid", Datum::Oid(object)), ("refobjid", name(role))];
+    let columns = vec![("objid", Datum::Oid(object)), ("classid", Datum::Oid(catalog::CLASS)), ("refobjid", name(role))];
     CatalogTuple::new(catalog::SHDEPEND, columns)
+}
+
+/// pg_description: a comment on an object or a column.
+pub(super) fn description(on: ObjectAddress) -> CatalogTuple {
+    let columns = vec![
+        ("objoid", Datum::Oid(on.object)),
+        ("classoid", Datum::Oid(on.class)),
+        ("objsubid", Datum::Int(i64::from(on.sub))),
+    ];
+    CatalogTuple::new(catalog::DESCRIPTION, columns)
+}
+
+/// pg_rewrite: the rule of a view.
+pub(super) fn rewrite(oid: Oid, view: Oid, rule: &Arc<str>) -> CatalogTuple {
+    let columns = vec![("oid", Datum::Oid(oid)), ("ev_class", Datum::Oid(view)), ("rulename", name(rule))];
+    CatalogTuple::new(catalog::REWRITE, columns)
+}
+
+/// pg_trigger.
+pub(super) fn trigger(oid: Oid, table: Oid) -> CatalogTuple {
+    CatalogTuple::new(catalog::TRIGGER, vec![("oid", Datum::Oid(oid)), ("tgrelid", Datum::Oid(table))])
+}
+
+/// pg_enum; the first column is the type, for its values go with it.
+pub(super) fn enum_value(oid: Oid, r#type: Oid, label: &Arc<str>) -> CatalogTuple {
+    let columns = vec![("enumtypid", Datum::Oid(r#type)), ("oid", Datum::Oid(oid)), ("enumlabel", name(label))];
+    CatalogTuple::new(catalog::ENUM, columns)
+}
+
+/// pg_proc of a function without arguments.
+pub(super) fn proc(oid: Oid, proname: &Arc<str>, namespace: Oid) -> CatalogTuple {
+    let columns = vec![
+        ("oid", Datum::Oid(oid)),
+        ("proname", name(proname)),
+        ("proargtypes", Datum::Int(0)),
+        ("pronamespace", Datum::Oid(namespace)),
+    ];
+    CatalogTuple::new(catalog::PROC, columns)
+}
+
+/// pg_namespace.
+pub(super) fn namespace(oid: Oid, nspname: &Arc<str>) -> CatalogTuple {
+    CatalogTuple::new(catalog::NAMESPACE, vec![("oid", Datum::Oid(oid)), ("nspname", name(nspname))])
+}
+
+/// pg_publication.
+pub(super) fn publication(oid: Oid, pubname: &Arc<str>, all_tables: bool) -> CatalogTuple {
+    let columns =
+        vec![("oid", Datum::Oid(oid)), ("pubname", name(pubname)), ("puballtables", Datum::Int(i64::from(all_tables)))];
+    CatalogTuple::new(catalog::PUBLICATION, columns)
+}
+
+/// pg_publication_rel.
+pub(super) fn publication_rel(oid: Oid, publication: Oid, table: Oid) -> CatalogTuple {
+    let columns = vec![("oid", Datum::Oid(oid)), ("prpubid", Datum::Oid(publication)), ("prrelid", Datum::Oid(table))];
+    CatalogTuple::new(catalog::PUBLICATION_REL, columns)
+}
+
+/// pg_publication_namespace.
+pub(super) fn publication_namespace(oid: Oid, publication: Oid, schema: Oid) -> CatalogTuple {
+    let columns = vec![("oid", Datum::Oid(oid)), ("pnpubid", Datum::Oid(publication)), ("pnnspid", Datum::Oid(schema))];
+    CatalogTuple::new(catalog::PUBLICATION_NAMESPACE, columns)
 }

@@ -151,7 +151,7 @@ impl Backend<'_> {
     }
 
     /// A new row, counted.
-    fn note_insert(&mut self, filenode: u32, len: u32, tid: Tid) {
+    pub(crate) fn note_insert(&mut self, filenode: u32, len: u32, tid: Tid) {
         self.cluster.catalog.rows(filenode).count += 1;
         let xid = self.xact.current_xid();
         self.note_row(RowChange { filenode, len, xid, hot: false, at_commit: Some(tid), at_abort: None });

@@ -7,7 +7,10 @@ use pg_types::Oid;
 use super::locks::LockMode;
 use crate::backend::{Backend, Cluster, Result, StatementError};
 use crate::catalog::RelKind;
+use crate::ddl::column::Column;
 use crate::ddl::create_table::TableSpec;
+use crate::ddl::object::ObjectStatement;
+use crate::ddl::truncate::TruncateOptions;
 use crate::rng::Rng;
 use crate::scenario::{Blanks, FinishPrepared, StatementPlan, Target, Template, VacuumPlan};
 
@@ -18,8 +21,19 @@ pub(super) struct Resolved {
     tables: Vec<Oid>,
     /// What its truth calls them.
     pub(super) name: String,
+    /// The name of a new column, or of a new index if it is not made up.
+    part: Option<Arc<str>>,
+    /// A statement on objects with its names.
+    object: Option<Box<ObjectStatement<Arc<str>>>>,
     /// Locks that it needs before it runs.
     pub(super) locks: Vec<(Oid, LockMode)>,
+}
+
+impl Resolved {
+    /// A statement that locks these.
+    fn locking(locks: Vec<(Oid, LockMode)>) -> Resolved {
+        Resolved { tables: Vec::new(), name: String::new(), part: None, object: None, locks }
+    }
 }
 
 /// Draws a statement's names and looks the relations up.
@@ -33,22 +47,34 @@ pub(super) fn resolve(plan: &StatementPlan, cluster: &Cluster, blanks: Blanks, r
             let (name, oid) = lookup(table, cluster, blanks, rng)?;
             let partitions = cluster.catalog.relation(oid).map_or(Vec::new(), |relation| relation.partitions.clone());
             let locks = std::iter::once(oid).chain(partitions).map(|rel| (rel, LockMode::Exclusive)).collect();
-            Ok(Resolved { tables: vec![oid], name, locks })
+            Ok(Resolved { tables: vec![oid], name, ..Resolved::locking(locks) })
         }
-        StatementPlan::CreateIndex(table, _) | StatementPlan::AddColumn(table, _) | StatementPlan::Grant(table, _) => {
+        StatementPlan::CreateIndex { table, name: index, .. } => {
             let (name, oid) = lookup(table, cluster, blanks, rng)?;
-            Ok(Resolved { tables: vec![oid], name, locks: vec![(oid, LockMode::Exclusive)] })
+            let part = index.as_ref().map(|index| index.fill(blanks, rng).into());
+            let locking = Resolved::locking(vec![(oid, LockMode::Exclusive)]);
+            Ok(Resolved { tables: vec![oid], name, part, ..locking })
         }
-        StatementPlan::CreateTable(table, _, parent) => {
+        StatementPlan::AddColumn(table, _, column) => {
+            let (name, oid) = lookup(table, cluster, blanks, rng)?;
+            let part = Some(column.fill(blanks, rng).into());
+            Ok(Resolved { tables: vec![oid], name, part, ..Resolved::locking(vec![(oid, LockMode::Exclusive)]) })
+        }
+        StatementPlan::Grant(table, _) => {
+            let (name, oid) = lookup(table, cluster, blanks, rng)?;
+            Ok(Resolved { tables: vec![oid], name, ..Resolved::locking(vec![(oid, LockMode::Exclusive)]) })
+        }
+        StatementPlan::CreateTable { table, parent, .. } => {
             let parent = parent.as_ref().map(|parent| lookup(parent, cluster, blanks, rng)).transpose()?;
             let tables: Vec<Oid> = parent.into_iter().map(|(_, oid)| oid).collect();
             let locks = tables.iter().map(|oid| (*oid, LockMode::Exclusive)).collect();
-            Ok(Resolved { tables, name: table.fill(blanks, rng), locks })
+            Ok(Resolved { tables, name: table.fill(blanks, rng), ..Resolved::locking(locks) })
         }
+        StatementPlan::Object(statement) => object(statement, cluster, blanks, rng),
         StatementPlan::Savepoint(name)
         | StatementPlan::Release(name)
         | StatementPlan::RollbackTo(name)
-        | StatementPlan::Message(name, ..) => Ok(Resolved { tables: Vec::new(), name: name.clone(), locks: Vec::new() }),
+        | StatementPlan::Message(name, ..) => Ok(Resolved { name: name.clone(), ..Resolved::locking(Vec::new()) }),
         StatementPlan::InsertOnConflict(table, ..)
         | StatementPlan::InsertLong(table, ..)
         | StatementPlan::UpdateLong(table, ..)
@@ -56,10 +82,10 @@ pub(super) fn resolve(plan: &StatementPlan, cluster: &Cluster, blanks: Blanks, r
         | StatementPlan::Analyze(table)
         | StatementPlan::Vacuum(VacuumPlan { table, .. }) => {
             let (name, oid) = lookup(table, cluster, blanks, rng)?;
-            Ok(Resolved { tables: vec![oid], name, locks: vec![(oid, LockMode::Shared)] })
+            Ok(Resolved { tables: vec![oid], name, ..Resolved::locking(vec![(oid, LockMode::Shared)]) })
         }
         StatementPlan::Prepare(gid) | StatementPlan::FinishPrepared(FinishPrepared { gid, .. }) => {
-            Ok(Resolved { tables: Vec::new(), name: gid.fill(blanks, rng), locks: Vec::new() })
+            Ok(Resolved { name: gid.fill(blanks, rng), ..Resolved::locking(Vec::new()) })
         }
         StatementPlan::Wait(_)
         | StatementPlan::Repeat { .. }
@@ -67,8 +93,24 @@ pub(super) fn resolve(plan: &StatementPlan, cluster: &Cluster, blanks: Blanks, r
         | StatementPlan::Rollback
         | StatementPlan::Checkpoint
         | StatementPlan::LogStandbySnapshot
-        | StatementPlan::SwitchWal => Ok(Resolved { tables: Vec::new(), name: String::new(), locks: Vec::new() }),
+        | StatementPlan::SwitchWal => Ok(Resolved::locking(Vec::new())),
     }
+}
+
+/// A statement on objects: the relations that it names are locked with their partitions.
+fn object(plan: &ObjectStatement<Template>, cluster: &Cluster, blanks: Blanks, rng: &mut dyn Rng) -> Result<Resolved> {
+    let statement: ObjectStatement<Arc<str>> =
+        plan.try_map(&mut |name| Ok::<_, StatementError>(Arc::from(name.fill(blanks, rng))))?;
+    let mut locks = Vec::new();
+    for name in statement.locked() {
+        let Some(relation) = cluster.catalog.relation_named(name) else {
+            return Err(StatementError::Refused(format!("there is no relation named '{name}'")));
+        };
+        let table = relation.index.as_ref().map(|index| index.table);
+        locks.extend(std::iter::once(relation.oid).chain(relation.partitions.iter().copied()).chain(table));
+    }
+    let locks = locks.into_iter().map(|rel| (rel, LockMode::Exclusive)).collect();
+    Ok(Resolved { object: Some(Box::new(statement)), ..Resolved::locking(locks) })
 }
 
 /// Tables whose rows a statement changes.
@@ -85,7 +127,7 @@ fn rows_of(target: &Target, cluster: &Cluster, blanks: Blanks, rng: &mut dyn Rng
         }
     };
     let locks = tables.iter().map(|oid| (*oid, LockMode::Shared)).collect();
-    Ok(Resolved { tables, name, locks })
+    Ok(Resolved { tables, name, ..Resolved::locking(locks) })
 }
 
 /// A relation by a drawn name.
@@ -104,24 +146,33 @@ impl Backend<'_> {
                 self.change_rows(plan, at, rng)?
             }
             StatementPlan::Truncate(_) => self.run_truncate(at)?,
-            StatementPlan::CreateTable(_, columns, _) => {
+            StatementPlan::CreateTable { columns, partitioned, .. } => {
                 let spec = TableSpec {
                     name: at.name.as_str().into(),
                     columns: columns.clone(),
                     parent: at.tables.first().copied(),
-                    partitioned: false,
+                    partitioned: *partitioned,
                     row_len: None,
                 };
                 made = Some(self.create_table(&spec)?);
                 format!("CREATE TABLE {}", at.name)
             }
-            StatementPlan::CreateIndex(_, column) => {
-                let name: Arc<str> = format!("{}_{column}_idx", at.name).into();
-                made = Some(self.create_index(only(at)?, &name, column)?);
+            StatementPlan::CreateIndex { column, unique, .. } => {
+                let made_up = || format!("{}_{column}_idx", at.name).into();
+                let name: Arc<str> = at.part.clone().unwrap_or_else(made_up);
+                made = Some(self.create_index(only(at)?, &name, column, *unique)?);
                 format!("CREATE INDEX {name}")
             }
-            StatementPlan::AddColumn(_, column) => {
-                self.add_column(only(at)?, column)?;
+            StatementPlan::Object(_) => {
+                let refused = || StatementError::Refused("its names were not drawn".to_owned());
+                let (did, relation) = self.run_object(at.object.as_ref().ok_or_else(refused)?)?;
+                made = relation;
+                did
+            }
+            StatementPlan::AddColumn(_, column, _) => {
+                let name = at.part.clone().unwrap_or_else(|| Arc::clone(&column.name));
+                let column = Column { name, ..column.clone() };
+                self.add_column(only(at)?, &column)?;
                 format!("ALTER TABLE {} ADD COLUMN {}", at.name, column.name)
             }
             StatementPlan::Grant(_, role) => {
@@ -205,7 +256,7 @@ impl Backend<'_> {
     fn run_truncate(&mut self, at: &Resolved) -> Result<String> {
         let table = only(at)?;
         let partitioned = self.relation(table)?.kind == RelKind::Partitioned;
-        let emptied = counted(self.truncate(table)? as u64, "partition");
+        let emptied = counted(self.truncate(&[table], TruncateOptions::default())? as u64, "partition");
         Ok(if partitioned { format!("TRUNCATE of {emptied} of {}", at.name) } else { format!("TRUNCATE of {}", at.name) })
     }
 }

@@ -42,7 +42,7 @@ pub(super) struct Resolver<'a> {
     /// The pattern of the names in the step that is read.
     pub(super) pattern: Cell<Option<(u64, u64)>>,
     /// Names of relations that there are or will be.
-    known: RefCell<Vec<String>>,
+    pub(super) known: RefCell<Vec<String>>,
     /// Names of relations that steps refer to, with their places.
     referred: RefCell<Vec<(String, Range<usize>)>>,
     /// The steps that were read leave a transaction open.
@@ -221,7 +221,7 @@ impl Resolver<'_> {
     }
 
     /// Reads a name; a pattern in it counts for the whole step.
-    fn blanks(&self, text: &str) -> Said<Template> {
+    pub(super) fn blanks(&self, text: &str) -> Said<Template> {
         let template = Template::parse(text, |name| self.parameter(name))?;
         if let Some(pattern) = template.pattern() {
             if self.pattern.get().is_some_and(|other| other != pattern) {

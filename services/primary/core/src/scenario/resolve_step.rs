@@ -74,14 +74,14 @@ impl Resolver<'_> {
             StepFile::Copy(rows) => StatementPlan::Copy(self.target(rows)?, self.rows(rows)?),
             StepFile::Update(rows) => StatementPlan::Update(self.target(rows)?, self.rows(rows)?),
             StepFile::Delete(rows) => StatementPlan::Delete(self.target(rows)?, self.rows(rows)?),
-            StepFile::Truncate(on) => StatementPlan::Truncate(self.relation(&on.table)?),
-            StepFile::CreateTable(create) => {
-                let columns = create.columns.iter().map(|text| Column::parse(text)).collect::<Said<_>>()?;
-                let parent = create.partition_of.as_ref().map(|parent| self.relation(parent)).transpose()?;
-                StatementPlan::CreateTable(self.template(&create.table)?, columns, parent)
+            StepFile::Truncate(truncate) => self.truncate(truncate)?,
+            StepFile::CreateTable(create) => self.create_table(create)?,
+            StepFile::CreateIndex(create) => self.create_index(create)?,
+            StepFile::AddColumn(add) => {
+                let column = Column::parse(&add.column)?;
+                let name = self.blanks(&column.name)?;
+                StatementPlan::AddColumn(self.relation(&add.table)?, column, name)
             }
-            StepFile::CreateIndex(create) => StatementPlan::CreateIndex(self.relation(&create.table)?, name(&create.column)?),
-            StepFile::AddColumn(add) => StatementPlan::AddColumn(self.relation(&add.table)?, Column::parse(&add.column)?),
             StepFile::Grant(grant) => StatementPlan::Grant(self.relation(&grant.table)?, name(&grant.role)?),
             StepFile::Savepoint(savepoint) => StatementPlan::Savepoint(name(savepoint)?),
             StepFile::Release(savepoint) => StatementPlan::Release(name(savepoint)?),
@@ -128,6 +128,7 @@ impl Resolver<'_> {
             }
             StepFile::Wait(pause) => StatementPlan::Wait(self.pause(pause)?),
             StepFile::Repeat(_) => return Err("a loop stands beside the statements, not among them".to_owned()),
+            object => StatementPlan::Object(Box::new(self.object_statement(object)?)),
         })
     }
 

@@ -1,6 +1,7 @@
 //! One statement with all its numbers: what a step of the file becomes.
 
 use crate::ddl::column::Column;
+use crate::ddl::object::ObjectStatement;
 use crate::dml::row_lock::RowLock;
 
 use super::{Pause, Template};
@@ -60,14 +61,34 @@ pub enum StatementPlan {
     Update(Target, u64),
     /// DELETE of rows.
     Delete(Target, u64),
-    /// TRUNCATE.
+    /// TRUNCATE of one table, whose partitions are counted.
     Truncate(Template),
-    /// CREATE TABLE, perhaps as a partition of another.
-    CreateTable(Template, Vec<Column>, Option<Template>),
+    /// CREATE TABLE.
+    CreateTable {
+        /// Its name.
+        table: Template,
+        /// Its columns.
+        columns: Vec<Column>,
+        /// It is a partition of this one.
+        parent: Option<Template>,
+        /// It is partitioned itself.
+        partitioned: bool,
+    },
     /// CREATE INDEX on a column.
-    CreateIndex(Template, String),
-    /// ALTER TABLE ADD COLUMN.
-    AddColumn(Template, Column),
+    CreateIndex {
+        /// The table.
+        table: Template,
+        /// The column.
+        column: String,
+        /// The index's name, if not made from those.
+        name: Option<Template>,
+        /// UNIQUE.
+        unique: bool,
+    },
+    /// Any other statement on objects.
+    Object(Box<ObjectStatement<Template>>),
+    /// ALTER TABLE ADD COLUMN: the table, the column and its name, which may have blanks.
+    AddColumn(Template, Column, Template),
     /// GRANT to a role.
     Grant(Template, String),
     /// SAVEPOINT.
@@ -127,8 +148,9 @@ impl StatementPlan {
             StatementPlan::Update(..) => "UPDATE",
             StatementPlan::Delete(..) => "DELETE",
             StatementPlan::Truncate(..) => "TRUNCATE",
-            StatementPlan::CreateTable(..) => "CREATE TABLE",
-            StatementPlan::CreateIndex(..) => "CREATE INDEX",
+            StatementPlan::CreateTable { .. } => "CREATE TABLE",
+            StatementPlan::CreateIndex { .. } => "CREATE INDEX",
+            StatementPlan::Object(statement) => statement.name(),
             StatementPlan::AddColumn(..) => "ALTER TABLE ADD COLUMN",
             StatementPlan::Grant(..) => "GRANT",
             StatementPlan::Savepoint(..) => "SAVEPOINT",

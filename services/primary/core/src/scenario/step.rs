@@ -5,6 +5,7 @@ use serde::Deserialize;
 
 use super::amount::{Amount, PauseFile};
 use super::at::At;
+use super::object_step::*;
 
 /// One step of a transaction.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -18,8 +19,8 @@ pub(super) enum StepFile {
     Update(RowsFile),
     /// Rows deleted.
     Delete(RowsFile),
-    /// TRUNCATE of a table with its partitions.
-    Truncate(OnFile),
+    /// TRUNCATE of tables with their partitions.
+    Truncate(TruncateFile),
     /// CREATE TABLE.
     CreateTable(CreateTableFile),
     /// CREATE INDEX.
@@ -28,6 +29,102 @@ pub(super) enum StepFile {
     AddColumn(AddColumnFile),
     /// GRANT.
     Grant(GrantFile),
+    /// DROP TABLE.
+    DropTable(DropTableFile),
+    /// DROP INDEX.
+    DropIndex(IndexFile),
+    /// DROP VIEW.
+    DropView(ViewFile),
+    /// DROP MATERIALIZED VIEW.
+    DropMaterializedView(ViewFile),
+    /// DROP SEQUENCE.
+    DropSequence(SequenceFile),
+    /// DROP TYPE.
+    DropType(TypeFile),
+    /// DROP FUNCTION.
+    DropFunction(FunctionFile),
+    /// DROP SCHEMA.
+    DropSchema(SchemaFile),
+    /// DROP PUBLICATION.
+    DropPublication(PublicationFile),
+    /// ALTER TABLE RENAME.
+    RenameTable(RenameTableFile),
+    /// ALTER INDEX RENAME.
+    RenameIndex(RenameIndexFile),
+    /// ALTER VIEW RENAME.
+    RenameView(RenameViewFile),
+    /// ALTER TYPE RENAME, of an enum.
+    RenameType(RenameTypeFile),
+    /// ALTER SCHEMA RENAME.
+    RenameSchema(RenameSchemaFile),
+    /// ALTER TABLE RENAME COLUMN.
+    RenameColumn(RenameColumnFile),
+    /// ALTER TABLE DROP COLUMN.
+    DropColumn(DropColumnFile),
+    /// ALTER COLUMN SET DEFAULT.
+    SetDefault(ColumnFile),
+    /// ALTER COLUMN DROP DEFAULT.
+    DropDefault(ColumnFile),
+    /// ALTER COLUMN SET NOT NULL.
+    SetNotNull(ColumnFile),
+    /// ALTER COLUMN DROP NOT NULL.
+    DropNotNull(ColumnFile),
+    /// ALTER COLUMN SET STORAGE.
+    SetStorage(ColumnFile),
+    /// ALTER COLUMN SET STATISTICS.
+    SetStatistics(ColumnFile),
+    /// ALTER COLUMN TYPE: the table is written anew.
+    AlterColumnType(AlterColumnTypeFile),
+    /// ALTER TABLE ADD CONSTRAINT.
+    AddConstraint(AddConstraintFile),
+    /// ALTER TABLE DROP CONSTRAINT.
+    DropConstraint(DropConstraintFile),
+    /// ALTER TABLE SET (fillfactor = …).
+    SetReloptions(TableNameFile),
+    /// ALTER TABLE REPLICA IDENTITY.
+    ReplicaIdentity(ReplicaIdentityFile),
+    /// ALTER TABLE ATTACH PARTITION.
+    AttachPartition(PartitionFile),
+    /// ALTER TABLE DETACH PARTITION.
+    DetachPartition(PartitionFile),
+    /// REVOKE.
+    Revoke(GrantFile),
+    /// COMMENT ON TABLE or COLUMN.
+    Comment(CommentFile),
+    /// CREATE VIEW of all columns of a table.
+    CreateView(CreateViewFile),
+    /// CREATE MATERIALIZED VIEW of all rows of a table.
+    CreateMaterializedView(CreateMaterializedViewFile),
+    /// REFRESH MATERIALIZED VIEW.
+    RefreshMaterializedView(ViewFile),
+    /// CREATE TYPE: an enum or a composite type.
+    CreateType(CreateTypeFile),
+    /// ALTER TYPE ADD VALUE.
+    AddEnumValue(AddEnumValueFile),
+    /// CREATE FUNCTION.
+    CreateFunction(CreateFunctionFile),
+    /// CREATE SCHEMA.
+    CreateSchema(SchemaFile),
+    /// CREATE PUBLICATION.
+    CreatePublication(CreatePublicationFile),
+    /// ALTER PUBLICATION: tables, options or name.
+    AlterPublication(AlterPublicationFile),
+    /// CREATE SEQUENCE.
+    CreateSequence(SequenceFile),
+    /// ALTER SEQUENCE.
+    AlterSequence(SequenceFile),
+    /// CREATE TRIGGER.
+    CreateTrigger(CreateTriggerFile),
+    /// DROP TRIGGER.
+    DropTrigger(DropTriggerFile),
+    /// REINDEX TABLE.
+    ReindexTable(TableNameFile),
+    /// REINDEX INDEX.
+    ReindexIndex(IndexFile),
+    /// CLUSTER by an index: the table is written anew.
+    Cluster(ClusterFile),
+    /// VACUUM FULL: the table is written anew.
+    VacuumFull(TableNameFile),
     /// SAVEPOINT.
     Savepoint(String),
     /// RELEASE SAVEPOINT.
@@ -55,7 +152,7 @@ pub(super) enum StepFile {
     /// VACUUM of a table.
     Vacuum(VacuumFile),
     /// ANALYZE of a table.
-    Analyze(OnFile),
+    Analyze(TableNameFile),
     /// CHECKPOINT.
     Checkpoint(NothingFile),
     /// `pg_log_standby_snapshot()`: running transactions are logged.
@@ -82,12 +179,21 @@ pub(super) struct RowsFile {
     pub(super) rows: Option<Amount>,
 }
 
-/// A table.
+/// TRUNCATE.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct OnFile {
+pub(super) struct TruncateFile {
     /// The table.
-    pub(super) table: String,
+    pub(super) table: Option<String>,
+    /// Or several tables.
+    #[serde(default)]
+    pub(super) tables: Vec<String>,
+    /// Tables with foreign keys to these, too.
+    #[serde(default)]
+    pub(super) cascade: bool,
+    /// Sequences of these, too.
+    #[serde(default)]
+    pub(super) restart_identity: bool,
 }
 
 /// CREATE TABLE.
@@ -100,6 +206,9 @@ pub(super) struct CreateTableFile {
     pub(super) columns: Vec<String>,
     /// It is a partition of this table, whose columns it repeats.
     pub(super) partition_of: Option<String>,
+    /// It is partitioned itself, by its first column.
+    #[serde(default)]
+    pub(super) partitioned: bool,
 }
 
 /// CREATE INDEX.
@@ -110,6 +219,11 @@ pub(super) struct CreateIndexFile {
     pub(super) table: String,
     /// The column.
     pub(super) column: String,
+    /// Its name; `TABLE_COLUMN_idx` if not said.
+    pub(super) name: Option<String>,
+    /// UNIQUE.
+    #[serde(default)]
+    pub(super) unique: bool,
 }
 
 /// ALTER TABLE ADD COLUMN.

@@ -1,0 +1,157 @@
+//! Every statement on objects gives the records that PostgreSQL 13 to 18 wrote for it: `tests/golden/statements.toml` says them
+//! as SQL and as steps, `tests/golden/statements` has what real servers logged (by `record.py`).
+
+#![allow(clippy::unwrap_used)] // Tests may unwrap: a panic there is the report.
+
+#[path = "support/statement_lines.rs"]
+mod statement_lines;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use pg_types::{InvalidationKind, PgVersion, RecordBody, WalRecord};
+use primary_core::rng::seeded;
+use primary_core::{MemorySink, Overrides, Scenario, VirtualClock};
+use serde::Deserialize;
+use statement_lines::StatementLines;
+
+/// The file of statements.
+#[derive(Deserialize)]
+struct File {
+    statement: Vec<Statement>,
+}
+
+/// One statement; what the recorder alone needs is not read.
+#[derive(Deserialize)]
+struct Statement {
+    name: String,
+    #[serde(default)]
+    given: String,
+    steps: String,
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
+}
+
+fn statements() -> Vec<Statement> {
+    let text = std::fs::read_to_string(folder().join("statements.toml")).unwrap();
+    toml::from_str::<File>(&text).unwrap().statement
+}
+
+/// What real servers wrote, by version.
+fn recorded(name: &str) -> BTreeMap<PgVersion, String> {
+    let text = std::fs::read_to_string(folder().join(format!("statements/{name}.txt"))).unwrap();
+    let mut by_version = BTreeMap::new();
+    for part in text.split("== ").skip(1) {
+        let (versions, lines) = part.split_once('\n').unwrap();
+        for version in versions.split_whitespace() {
+            let version = PgVersion::ALL.into_iter().find(|known| known.to_string() == version).unwrap();
+            by_version.insert(version, lines.to_owned());
+        }
+    }
+    by_version
+}
+
+/// What we write.
+fn simulated(statement: &Statement, version: PgVersion) -> Vec<WalRecord> {
+    let actor = |name: &str, steps: &str, after: &str| {
+        format!("[[actors]]\nname = '{name}'\n{after}transactions = 1\nsteps = [\n{steps}]\n")
+    };
+    let after = if statement.given.is_empty() { "" } else { "after = ['before']\n" };
+    let before = if statement.given.is_empty() { String::new() } else { actor("before", &statement.given, "") };
+    let text = format!("name = 'test'\nstory = 'A statement.'\nseed = 1\n{before}{}", actor("a", &statement.steps, after));
+    let scenario = Scenario::parse("test", &text).unwrap_or_else(|error| panic!("{}: {error:?}\n{text}", statement.name));
+    let mut sink = MemorySink::new(version);
+    let run = scenario.run(&Overrides::new(), &mut VirtualClock::default(), &mut seeded(1), &mut sink, |_, _| ());
+    run.unwrap_or_else(|error| panic!("{}: {error}", statement.name));
+    if statement.given.is_empty() {
+        return sink.records;
+    }
+    let is_commit = |record: &WalRecord| matches!(record.body, RecordBody::Commit(_));
+    sink.records.into_iter().skip_while(|record| !is_commit(record)).skip(1).collect()
+}
+
+/// Its lines.
+fn lines_of(statement: &Statement, version: PgVersion) -> String {
+    let mut lines = StatementLines::new(version);
+    simulated(statement, version).iter().for_each(|record| lines.push(record));
+    lines.take()
+}
+
+/// Compares line by line.
+#[test]
+fn statements_write_what_real_servers_wrote() {
+    let only = std::env::var("STATEMENT").ok();
+    let mut wrong = Vec::new();
+    for statement in statements().iter().filter(|statement| only.as_ref().is_none_or(|only| *only == statement.name)) {
+        for (version, real) in recorded(&statement.name) {
+            let ours = lines_of(statement, version);
+            if let Some((number, ours, real)) = difference(&ours, &real) {
+                wrong.push(format!("{} on {version}, line {number}:\n  ours {ours}\n  real {real}", statement.name));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// The first line that differs.
+fn difference<'a>(ours: &'a str, real: &'a str) -> Option<(usize, &'a str, &'a str)> {
+    let (mut ours, mut real) = (ours.lines(), real.lines());
+    for number in 1.. {
+        match (ours.next(), real.next()) {
+            (None, None) => return None,
+            (ours, real) if ours == real => {}
+            (ours, real) => return Some((number, ours.unwrap_or("nothing"), real.unwrap_or("nothing"))),
+        }
+    }
+    None
+}
+
+/// The readable table: statement × version, with what a commit record's messages and the other records add up to.
+#[test]
+fn statements_add_up_as_in_the_table() {
+    let mut table = "statement\tversions\tcatcache\trelcache\tsnapshot\trelsync\tNEW_CID\tINVALIDATIONS\n".to_owned();
+    for statement in statements() {
+        let mut groups: Vec<([usize; 6], Vec<String>)> = Vec::new();
+        for version in recorded(&statement.name).into_keys() {
+            let counts = counts(&simulated(&statement, version));
+            match groups.iter_mut().find(|(known, _)| *known == counts) {
+                Some((_, versions)) => versions.push(version.to_string()),
+                None => groups.push((counts, vec![version.to_string()])),
+            }
+        }
+        for (counts, versions) in groups {
+            let counts = counts.map(|count| count.to_string()).join("\t");
+            table.push_str(&format!("{}\t{}\t{counts}\n", statement.name, versions.join(" ")));
+        }
+    }
+    let golden = std::fs::read_to_string(folder().join("statements.tsv")).unwrap();
+    if let Some((number, ours, real)) = difference(&table, &golden) {
+        panic!("line {number}:\n  ours {ours}\n  real {real}");
+    }
+}
+
+/// Messages of commit records by kind, NEW_CID records, INVALIDATIONS records.
+fn counts(records: &[WalRecord]) -> [usize; 6] {
+    let mut counts = [0; 6];
+    for record in records {
+        match &record.body {
+            RecordBody::NewCid(_) => counts[4] += 1,
+            RecordBody::XactInvalidations(_) => counts[5] += 1,
+            RecordBody::Commit(commit) => {
+                for message in &commit.messages {
+                    match message.kind() {
+                        InvalidationKind::Catcache | InvalidationKind::Catalog => counts[0] += 1,
+                        InvalidationKind::Relcache => counts[1] += 1,
+                        InvalidationKind::Snapshot => counts[2] += 1,
+                        InvalidationKind::Relsync => counts[3] += 1,
+                        other => panic!("{other:?} in a commit record"),
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    counts
+}
