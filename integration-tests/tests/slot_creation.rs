@@ -50,7 +50,7 @@ fn compare(dir: &WalDir, start: Lsn) -> (Option<Lsn>, Lsn) {
 fn real_servers_wal_is_consistent_at_the_same_record_from_every_segment_on_and_from_the_restart_position() {
     for version in VERSIONS {
         let fixture = WalFixture::unpack(version).unwrap();
-        let dir = WalDir::open(&fixture.wal(), None).unwrap();
+        let dir = WalDir::open(fixture.wal(), None).unwrap();
         let starts: Vec<Lsn> = dir.segments().map(|(start, _)| start).collect();
         let mut found = 0;
         for start in starts {

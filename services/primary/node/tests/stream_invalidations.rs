@@ -4,8 +4,11 @@
 
 mod support;
 
-use pg_types::{Oid, RecordBody};
+use pg_types::record::CommitRecord;
+use pg_types::{InvalidationMessage, Oid, RecordBody, Xid};
+use pg_wal::writer::{WalWriter, WriterConfig};
 use pg_wal::{WalDir, WalReader};
+use prost::Message;
 use service_kit::status::{Reason, reason_of};
 use tonic::{Status, Streaming};
 use walstorm_proto::primary::v1 as pb;
@@ -162,5 +165,68 @@ async fn damage_and_draining_end_the_stream_by_name() {
         }
     };
     assert_eq!(reason_of(&status), Some(Reason::Draining));
+    node.stop().await;
+}
+
+/// A commit of a hundred thousand messages between two small ones.
+fn write_huge(dir: &std::path::Path) -> Vec<InvalidationMessage> {
+    let messages: Vec<_> = (0..100_000u32)
+        .map(|i| match i % 4 {
+            0 | 1 => InvalidationMessage::Catcache { cache_id: 57, db: Oid(5), hash: i.wrapping_mul(0x9E37_79B9) },
+            2 => InvalidationMessage::Relcache { db: Oid(5), rel: Oid(16_384 + i) },
+            _ => InvalidationMessage::Snapshot { db: Oid(6), rel: Oid(2608) },
+        })
+        .collect();
+    let mut writer = WalWriter::create(dir, WriterConfig::new(9)).unwrap();
+    for (xid, messages) in [(700, &messages[..3]), (701, &messages[..]), (702, &messages[..3])] {
+        let commit = CommitRecord { messages: messages.to_vec(), db: Oid(5), spc: Oid(1663), ..CommitRecord::default() };
+        writer.append(Xid(xid), Xid::INVALID, 0, &RecordBody::Commit(Box::new(commit))).unwrap();
+    }
+    writer.switch().unwrap();
+    writer.finish().unwrap();
+    messages
+}
+
+#[tokio::test]
+async fn a_commit_of_a_hundred_thousand_messages_comes_in_packed_fragments_and_whole_after_a_break() {
+    let wal = tempfile::tempdir().unwrap();
+    let messages = write_huge(wal.path());
+    let node = Node::serve(wal.path()).await;
+    let oldest = node.node.log().oldest().0;
+    let (all, _) = drain(&mut open(&node, from(oldest)).await).await;
+    let huge: Vec<_> = all.iter().filter(|i| i.xid == 701).collect();
+    let flags: Vec<_> = huge.iter().map(|i| i.fragment).collect();
+    assert_eq!(flags, [true, true, true, true, false]);
+    assert!(all.iter().all(|i| i.encoded_len() < 1 << 20), "far below the 4 MiB that clients accept");
+    let wire: usize = huge.iter().map(|i| i.encoded_len()).sum();
+    assert!(wire < messages.len() * 9, "{wire} bytes: a cache id, an oid and a hash, without a header for each message");
+
+    // In the order of the record within each kind.
+    let (mut hashes, mut relations, mut snapshots) = (Vec::new(), Vec::new(), 0);
+    for columns in huge.iter().map(|i| i.messages.as_ref().unwrap()) {
+        let (catcache, relcache) = (columns.catcache.as_ref().unwrap(), columns.relcache.as_ref().unwrap());
+        assert_eq!((catcache.cache_ids.len(), catcache.database_oids.len()), (catcache.hashes.len(), catcache.hashes.len()));
+        hashes.extend_from_slice(&catcache.hashes);
+        relations.extend_from_slice(&relcache.relation_oids);
+        snapshots += columns.snapshot.as_ref().unwrap().catalog_oids.len();
+    }
+    let expected_hashes: Vec<_> = messages
+        .iter()
+        .filter_map(|m| if let InvalidationMessage::Catcache { hash, .. } = m { Some(*hash) } else { None })
+        .collect();
+    let expected_relations: Vec<_> = messages
+        .iter()
+        .filter_map(|m| if let InvalidationMessage::Relcache { rel, .. } = m { Some(rel.0) } else { None })
+        .collect();
+    assert_eq!((hashes, relations, snapshots), (expected_hashes, expected_relations, 25_000));
+
+    // Who was cut off between two fragments gets the commit again, who had the last one does not.
+    let (again, _) = drain(&mut open(&node, from(huge[2].end_lsn)).await).await;
+    assert_eq!(again, all[1..]);
+    let (after, _) = drain(&mut open(&node, from(huge[4].end_lsn)).await).await;
+    assert_eq!(after, all[all.len() - 1..]);
+    let other = pb::StreamInvalidationsRequest { database_oid: 6, ..from(oldest) };
+    let (filtered, _) = drain(&mut open(&node, other).await).await;
+    assert_eq!(filtered.iter().filter(|i| i.xid == 701).map(count).sum::<usize>(), 25_000);
     node.stop().await;
 }

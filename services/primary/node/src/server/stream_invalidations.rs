@@ -26,8 +26,8 @@ use crate::wal_log::{LogEnd, WalLog, end_error, read_error};
 
 /// Most messages in one response: 20,000 of the largest kind are 400 kB.
 const MESSAGES_MAX: usize = 20_000;
-/// Responses that are read ahead.
-const RESPONSES_AHEAD: usize = 64;
+/// Messages that are read ahead, besides those of one more commit.
+const MESSAGES_AHEAD: usize = MESSAGES_MAX;
 /// Most WAL that is read in one go, so that a quiet stream hears of progress.
 const WAL_BYTES_MAX: u64 = 64 << 20;
 /// Bounds of the keepalive interval.
@@ -68,9 +68,11 @@ async fn stream(state: &State, request: &pb::StreamInvalidationsRequest, respons
         let limit = *end.borrow_and_update();
         let (back, read) = source.read(limit).await?;
         source = back;
-        for invalidations in read.responses {
-            send(responses, Kind::Invalidations(invalidations)).await;
-            keepalive_at = Instant::now() + interval;
+        for told in read.told {
+            for invalidations in told.fragments() {
+                send(responses, Kind::Invalidations(invalidations)).await;
+                keepalive_at = Instant::now() + interval;
+            }
         }
         if state.drain.is_draining() {
             let (grace, resume_lsn) = (Some(convert::duration(state.limits.grace)), source.position.0);
@@ -103,10 +105,37 @@ async fn stream(state: &State, request: &pb::StreamInvalidationsRequest, respons
 
 /// What one look at the log gave.
 struct Read {
-    /// Messages, in order.
-    responses: Vec<pb::Invalidations>,
+    /// What is to be told, in order.
+    told: Vec<Told>,
     /// The log has no more for now.
     caught_up: bool,
+}
+
+/// What one record is told as.
+struct Told {
+    /// The response, without its messages.
+    head: pb::Invalidations,
+    /// Where the record ends.
+    end_lsn: Lsn,
+    /// The messages.
+    messages: Vec<InvalidationMessage>,
+}
+
+impl Told {
+    /// The responses, made one at a time: a commit may have more messages than should be in memory twice.
+    fn fragments(&self) -> impl Iterator<Item = pb::Invalidations> {
+        let count = self.messages.chunks(MESSAGES_MAX).len().max(1);
+        (0..count).map(move |index| {
+            let last = index + 1 == count;
+            pb::Invalidations {
+                // Whoever resumes after a fragment gets the commit again, not its rest.
+                end_lsn: if last { self.end_lsn.0 } else { self.head.commit_lsn },
+                messages: self.messages.chunks(MESSAGES_MAX).nth(index).and_then(convert::invalidation_columns),
+                fragment: !last,
+                ..self.head.clone()
+            }
+        })
+    }
 }
 
 /// Reads one stream's messages.
@@ -161,13 +190,14 @@ impl Source {
 
     /// Reads until something is to be told, or nothing more is there. Blocks on the disk.
     fn read_blocking(&mut self, limit: LogEnd) -> Result<Read> {
-        let mut responses = Vec::new();
+        let (mut told, mut messages) = (Vec::new(), 0);
         if self.position < self.log.oldest() {
             // Retention was faster than this stream.
             (self.position, self.lost, self.reader) = (self.log.oldest(), true, None);
         }
         if std::mem::take(&mut self.lost) {
-            responses.push(pb::Invalidations { end_lsn: self.position.0, everything: true, ..Default::default() });
+            let head = pb::Invalidations { everything: true, ..Default::default() };
+            told.push(Told { head, end_lsn: self.position, messages: Vec::new() });
         }
         let mut reader = match self.reader.take() {
             Some(reader) => reader,
@@ -176,7 +206,7 @@ impl Source {
         reader.set_limit(limit.read_limit());
         let start = self.position;
         let mut caught_up = false;
-        while responses.len() < RESPONSES_AHEAD && self.position.0 - start.0 < WAL_BYTES_MAX {
+        while messages < MESSAGES_AHEAD && self.position.0 - start.0 < WAL_BYTES_MAX {
             let Some(record) = reader.next().map_err(read_error)? else {
                 caught_up = true;
                 break;
@@ -186,13 +216,16 @@ impl Source {
             if record.class().concerns_caches() {
                 let decoded = record.decode(self.contexts.profile()).map_err(|e| self.contexts.decode_error(&e))?;
                 let context = self.contexts.observe(&decoded);
-                responses.extend(self.tell(decoded, context));
+                if let Some(one) = self.tell(decoded, context) {
+                    messages += one.messages.len();
+                    told.push(one);
+                }
             }
             self.position = end_lsn;
         }
         if caught_up && let Some(end) = reader.end() {
             if !end.is_complete() {
-                if responses.is_empty() && self.position >= self.log.oldest() {
+                if told.is_empty() && self.position >= self.log.oldest() {
                     return Err(end_error(end, &self.log.identity()));
                 }
                 // Tell what was read; the next look finds the same end, or that WAL was removed.
@@ -202,13 +235,13 @@ impl Source {
             }
         }
         self.reader = Some(reader);
-        Ok(Read { responses, caught_up })
+        Ok(Read { told, caught_up })
     }
 
-    /// The responses for one record: none, one, or several fragments.
-    fn tell(&self, record: WalRecord, context: Option<Context>) -> Vec<pb::Invalidations> {
+    /// What one record is told as, if it tells anything.
+    fn tell(&self, record: WalRecord, context: Option<Context>) -> Option<Told> {
         let WalRecord { lsn, end_lsn, xid, body, .. } = record;
-        let (xid, db, time, messages) = match body {
+        let (xid, db, commit_time, mut messages) = match body {
             RecordBody::Commit(r) => {
                 let xid = if r.prepared_xid.is_valid() { r.prepared_xid } else { xid };
                 (xid.0, r.db, Some(convert::timestamp(r.time)), r.messages)
@@ -216,27 +249,14 @@ impl Source {
             RecordBody::StandbyInvalidations(r) => (0, r.db, None, r.messages),
             RecordBody::Inplace(r) => (0, r.db, None, r.messages),
             RecordBody::Relmap(r) => (0, r.db, None, vec![InvalidationMessage::Relmap { db: r.db }]),
-            _ => return Vec::new(),
+            _ => return None,
         };
-        let wanted: Vec<InvalidationMessage> =
-            messages.into_iter().filter(|m| !self.db.is_valid() || m.concerns(self.db)).collect();
-        let count = wanted.chunks(MESSAGES_MAX).len();
+        messages.retain(|m| !self.db.is_valid() || m.concerns(self.db));
+        if messages.is_empty() {
+            return None;
+        }
         let context = context.map(|c| to_message(c.xid.0, c.commit_lsn.0, &c.span));
-        let response = |(index, chunk): (usize, &[InvalidationMessage])| {
-            let last = index + 1 == count;
-            pb::Invalidations {
-                xid,
-                commit_lsn: lsn.0,
-                // Whoever resumes after a fragment gets the commit again, not its rest.
-                end_lsn: if last { end_lsn.0 } else { lsn.0 },
-                database_oid: db.0,
-                commit_time: time,
-                everything: false,
-                messages: convert::invalidation_columns(chunk),
-                fragment: !last,
-                context: context.clone(),
-            }
-        };
-        wanted.chunks(MESSAGES_MAX).enumerate().map(response).collect()
+        let head = pb::Invalidations { xid, commit_lsn: lsn.0, database_oid: db.0, commit_time, context, ..Default::default() };
+        Some(Told { head, end_lsn, messages })
     }
 }

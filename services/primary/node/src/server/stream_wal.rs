@@ -27,7 +27,7 @@ use pb::stream_wal_response::Kind as ResponseKind;
 use super::State;
 use super::batch_reader::{BatchReader, BatchSettings, Filled, Outgoing, PIECE_BYTES};
 use super::queue::{QueuePermit, QueueSender};
-use super::streams::{Blocked, OpenStream};
+use super::streams::{Blocked, OpenStream, StreamStats};
 use super::{convert, spans};
 use crate::error::{Error, Result};
 use crate::slots::{Held, SlotFile};
@@ -52,15 +52,26 @@ pub(super) type Responses = QueueSender<pb::StreamWalResponse>;
 
 /// Runs one stream to its end, and tells the client how it ended.
 pub(super) async fn run(state: Arc<State>, requests: Streaming<pb::StreamWalRequest>, responses: Responses) {
-    if let Err(error) = stream(&state, requests, &responses).await {
+    let mut entry = None;
+    if let Err(error) = stream(&state, requests, &responses, &mut entry).await {
         tracing::debug!(%error, "stream of WAL ended");
-        // A client that is gone needs no answer; one that does not read is cut with its connection.
+        // A client that is gone needs no answer. One that does not read keeps its place among the streams, and what waits for it,
+        // until it reads or its connection ends; its slot is free already.
+        if let Some(OpenStream { stats, .. }) = &entry {
+            stats.ready_bytes.store(0, Relaxed);
+            stats.set_blocked(Blocked::Window);
+        }
         let _ = responses.send(Err(error)).await;
     }
 }
 
 /// The life of a stream; `Ok` when the client ended it.
-async fn stream(state: &State, mut requests: Streaming<pb::StreamWalRequest>, responses: &Responses) -> Result<(), Status> {
+async fn stream(
+    state: &State,
+    mut requests: Streaming<pb::StreamWalRequest>,
+    responses: &Responses,
+    entry: &mut Option<OpenStream>,
+) -> Result<(), Status> {
     let first = tokio::select! {
         first = tokio::time::timeout(START_TIMEOUT, requests.message()) => first,
         () = state.drain.draining() => return Err(Error::Draining.into()),
@@ -74,7 +85,7 @@ async fn stream(state: &State, mut requests: Streaming<pb::StreamWalRequest>, re
             None => return Ok(()),
         },
     };
-    let (mut session, started) = Session::start(state, &start, responses).await?;
+    let (mut session, started) = Session::start(state, &start, responses, entry).await?;
     tracing::info!(slot = session.held.name(), start = %Lsn(started.start_lsn), "stream of WAL started");
     if !responses.send(Ok(response(ResponseKind::Started(started)))).await {
         return Ok(());
@@ -161,7 +172,7 @@ struct Session<'a> {
     /// The slot, held as long as the stream lives.
     held: Held,
     /// The stream in numbers, for `ListStreams`.
-    entry: OpenStream,
+    stats: Arc<StreamStats>,
     /// Positions, credits, deadlines.
     sender: WalSender,
     /// The reader while it rests.
@@ -202,7 +213,12 @@ enum Next {
 
 impl<'a> Session<'a> {
     /// Checks `start`, takes the slot, opens the log.
-    async fn start(state: &'a State, start: &pb::StreamStart, responses: &Responses) -> Result<(Self, pb::StreamStarted)> {
+    async fn start(
+        state: &'a State,
+        start: &pb::StreamStart,
+        responses: &Responses,
+        entry: &mut Option<OpenStream>,
+    ) -> Result<(Self, pb::StreamStarted)> {
         let (settings, encoding) = (settings(start)?, encoding(start)?);
         check_client_id(start)?;
         let contexts = pb::TraceContexts::try_from(start.trace_contexts)
@@ -231,12 +247,13 @@ impl<'a> Session<'a> {
             confirmed_flush_lsn: confirmed.0,
         };
         let read_to = reader.position();
-        let entry = state.registry.open(&start.client_id, &start.slot, state.now_ms(), responses.bytes());
-        entry.stats.sent.store(read_to.0, Relaxed);
+        let opened = state.registry.open(&start.client_id, &start.slot, state.now_ms(), responses.bytes());
+        let stats = Arc::clone(&entry.insert(opened).stats);
+        stats.sent.store(read_to.0, Relaxed);
         let session = Self {
             state,
             held,
-            entry,
+            stats,
             sender: WalSender::new(settings, read_to),
             reader: Some(reader),
             filling: None,
@@ -323,7 +340,7 @@ impl<'a> Session<'a> {
 
     /// Notes how far the stream is and what it waits for.
     fn tell_numbers(&self, next: Option<Next>, responses: &Responses) {
-        let stats = &self.entry.stats;
+        let stats = &self.stats;
         let positions = self.sender.positions();
         stats.sent.store(self.sender.sent().0, Relaxed);
         stats.received.store(positions.received.0, Relaxed);

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, clippy::unwrap_used, reason = "every test file uses its part; a panic here is a test's report")]
 
+pub(crate) mod proxy;
+
 use std::path::{Path, PathBuf};
 
 use pg_types::Lsn;
@@ -126,11 +128,7 @@ impl Node {
 
     /// Opens a stream and sends `start`.
     pub(crate) async fn open(&self, start: pb::StreamStart) -> Stream {
-        let (requests, receiver) = mpsc::channel(16);
-        let first = pb::StreamWalRequest { kind: Some(pb::stream_wal_request::Kind::Start(start)) };
-        requests.send(first).await.unwrap();
-        let responses = self.primary().stream_wal(ReceiverStream::new(receiver)).await.unwrap().into_inner();
-        Stream { requests: Some(requests), responses }
+        Stream::open(self.channel.clone(), start).await
     }
 
     /// Opens a stream that is expected to be refused, and returns why.
@@ -168,6 +166,16 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
+    /// Opens a stream over `channel` and sends `start`.
+    pub(crate) async fn open(channel: Channel, start: pb::StreamStart) -> Stream {
+        let (requests, receiver) = mpsc::channel(16);
+        let first = pb::StreamWalRequest { kind: Some(pb::stream_wal_request::Kind::Start(start)) };
+        requests.send(first).await.unwrap();
+        let mut client = PrimaryServiceClient::new(channel);
+        let responses = client.stream_wal(ReceiverStream::new(receiver)).await.unwrap().into_inner();
+        Stream { requests: Some(requests), responses }
+    }
+
     /// The next response.
     pub(crate) async fn next(&mut self) -> Result<Kind, Status> {
         let message = self.responses.message().await?;
