@@ -119,6 +119,10 @@ pub enum RecordBody {
     Relmap(Box<RelmapRecord>),
     /// LOGICALMSG: `pg_logical_emit_message`.
     LogicalMessage(Box<LogicalMessageRecord>),
+    /// BTREE: an entry was put into a leaf page. Written only: read, it is one of [`RecordBody::Other`].
+    IndexInsert(IndexInsert),
+    /// SEQUENCE: values of a sequence were reserved; its file. Written only, like the above.
+    SequenceLog(RelFileLocator),
     /// Any other resource manager or operation.
     Other {
         /// Resource manager id.
@@ -322,6 +326,17 @@ pub struct HeapInsert {
     pub init_page: bool,
     /// Bytes of tuple data in the record (0 if an image replaced it).
     pub tuple_len: u32,
+}
+
+/// `xl_btree_insert` into a leaf page.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct IndexInsert {
+    /// The index's file.
+    pub target: RelFileLocator,
+    /// Address of the entry.
+    pub tid: Tid,
+    /// Bytes of the entry.
+    pub tuple_len: u16,
 }
 
 /// `xl_heap_multi_insert`.

@@ -15,8 +15,8 @@
 //! | `prepared` | PREPARE TRANSACTION, COMMIT PREPARED, ROLLBACK PREPARED |
 //! | `vacuum`, `analyze` | VACUUM, ANALYZE |
 //!
-//! Differences from PostgreSQL: no index records, no sequence records and no page images are written (no decoder or standby
-//! path that we model reads them).
+//! Differences from PostgreSQL: no page images are written, and no records of catalogs' indexes (no decoder or standby path that we
+//! model reads them).
 
 mod analyze;
 mod catalog_change;
@@ -59,6 +59,8 @@ pub(crate) struct Cluster {
     pub(crate) twophase: TwoPhaseState,
     /// Chunks of rows with values outside of them, by file and row.
     pub(crate) toasted: BTreeMap<(u32, Tid), Vec<Tid>>,
+    /// Values of sequences that are reserved in the log and not given yet.
+    pub(crate) sequence_values: BTreeMap<Oid, u64>,
     /// pg_statistic rows by table and column.
     pub(crate) statistics: BTreeMap<(Oid, i16), TupleId>,
     /// The oldest xid that consumers of the log still need to see as running; invalid if they need none.
@@ -97,6 +99,7 @@ impl Cluster {
             wrote_since_snapshot: false,
             twophase: TwoPhaseState::default(),
             toasted: BTreeMap::new(),
+            sequence_values: BTreeMap::new(),
             statistics: BTreeMap::new(),
             consumers_xmin: Xid::INVALID,
             exclusive_locks: BTreeMap::new(),

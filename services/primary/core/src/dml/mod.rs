@@ -1,6 +1,7 @@
 //! Statements that change rows of user tables (`access/heap/heapam.c`), with what logical decoding needs (wal_level = logical).
 //! Each uses up its command id, whether it finds rows or not (`standard_ExecutorStart`).
 
+mod index;
 mod on_conflict;
 pub(crate) mod row_lock;
 mod toast;
@@ -27,6 +28,7 @@ impl Backend<'_> {
             let target = user_locator(filenode);
             let insert = HeapInsert { target, tid, logical: true, init_page, tuple_len, ..HeapInsert::default() };
             self.log(&RecordBody::Insert(insert))?;
+            self.insert_index_entries(table)?;
             self.note_insert(filenode, tuple_len, tid);
         }
         Ok(())
@@ -57,6 +59,7 @@ impl Backend<'_> {
                 self.log(&RecordBody::MultiInsert(multi))?;
             }
             for (tid, _) in placed {
+                self.insert_index_entries(table)?;
                 self.note_insert(filenode, tuple_len, tid);
             }
         }
@@ -108,6 +111,9 @@ impl Backend<'_> {
             ..HeapUpdate::default()
         };
         self.log(&RecordBody::Update(update))?;
+        if beside.is_none() {
+            self.insert_index_entries(table)?;
+        }
         if let Some(chunks) = self.cluster.toasted.get(&(filenode, old_tid)).cloned() {
             self.cluster.toasted.insert((filenode, new_tid), chunks);
         }

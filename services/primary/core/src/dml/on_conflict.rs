@@ -44,6 +44,7 @@ impl Backend<'_> {
         let insert =
             HeapInsert { target, tid, logical: true, speculative: true, init_page, tuple_len, ..HeapInsert::default() };
         self.log(&RecordBody::Insert(insert))?;
+        self.insert_index_entries(table)?;
         self.log(&RecordBody::Confirm(HeapPlace { target, tid }))?;
         self.note_insert(filenode, tuple_len, tid);
         Ok(())

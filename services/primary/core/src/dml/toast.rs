@@ -29,6 +29,7 @@ impl Backend<'_> {
             let target = user_locator(filenode);
             let insert = HeapInsert { target, tid, logical: true, init_page, tuple_len, ..HeapInsert::default() };
             self.log(&RecordBody::Insert(insert))?;
+            self.insert_index_entries(table)?;
             self.note_insert(filenode, tuple_len, tid);
             self.cluster.toasted.insert((filenode, tid), chunks);
         }
@@ -53,6 +54,7 @@ impl Backend<'_> {
     /// `toast_save_datum`: where the chunks lie.
     fn save_datum(&mut self, table: Oid, bytes: u64) -> Result<Vec<Tid>> {
         let toast_file = self.toast_file(table)?;
+        let toast = self.relation(table)?.toast.unwrap_or_default();
         let target = user_locator(toast_file);
         let mut chunks = Vec::new();
         let mut left = bytes;
@@ -61,9 +63,10 @@ impl Backend<'_> {
             left -= chunk;
             let tuple_len = chunk as u32 + CHUNK_ROW_MORE;
             let (tid, init_page) = self.cluster.catalog.heap(toast_file).place(tuple_len);
-            let toast = self.cluster.catalog.traits.toast_inserts_told;
-            let insert = HeapInsert { target, tid, logical: true, toast, init_page, tuple_len, ..HeapInsert::default() };
+            let told = self.cluster.catalog.traits.toast_inserts_told;
+            let insert = HeapInsert { target, tid, logical: true, toast: told, init_page, tuple_len, ..HeapInsert::default() };
             self.log(&RecordBody::Insert(insert))?;
+            self.insert_index_entries(toast)?;
             self.note_insert(toast_file, tuple_len, tid);
             chunks.push(tid);
         }

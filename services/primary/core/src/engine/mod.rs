@@ -21,6 +21,7 @@ mod control;
 mod early_end;
 mod locks;
 mod rate;
+mod row_statement;
 mod session;
 mod statement;
 mod tally;

@@ -79,6 +79,7 @@ pub(super) fn resolve(plan: &StatementPlan, cluster: &Cluster, blanks: Blanks, r
         | StatementPlan::InsertLong(table, ..)
         | StatementPlan::UpdateLong(table, ..)
         | StatementPlan::LockRows(table, ..)
+        | StatementPlan::Nextval(table, _)
         | StatementPlan::Analyze(table)
         | StatementPlan::Vacuum(VacuumPlan { table, .. }) => {
             let (name, oid) = lookup(table, cluster, blanks, rng)?;
@@ -191,30 +192,13 @@ impl Backend<'_> {
                 self.rollback_to_savepoint(name)?;
                 format!("ROLLBACK TO SAVEPOINT {name}")
             }
-            StatementPlan::InsertOnConflict(_, rows, conflicts) => {
-                let updated = self.insert_on_conflict(only(at)?, *rows, *conflicts, rng)?;
-                format!("INSERT ON CONFLICT of {} into {}, {updated} of them updated", counted(*rows, "row"), at.name)
-            }
-            StatementPlan::InsertLong(_, rows, bytes) => {
-                self.insert_toasted(only(at)?, *rows, *bytes)?;
-                format!("INSERT of {} of {} into {}", counted(*rows, "row"), counted(*bytes, "byte"), at.name)
-            }
-            StatementPlan::UpdateLong(_, rows, bytes) => {
-                let done = self.update_toasted(only(at)?, *rows, *bytes, rng)?;
-                format!("UPDATE of {} of {} in {}", counted(done, "row"), counted(*bytes, "byte"), at.name)
-            }
-            StatementPlan::LockRows(_, rows, lock) => {
-                let done = self.lock_rows(only(at)?, *rows, *lock, rng)?;
-                format!("SELECT {} of {} in {}", lock.sql(), counted(done, "row"), at.name)
-            }
-            StatementPlan::Analyze(_) => {
-                self.analyze(only(at)?)?;
-                format!("ANALYZE {}", at.name)
-            }
-            StatementPlan::Message(prefix, bytes, transactional) => {
-                self.emit_message(prefix, vec![b'm'; *bytes as usize], *transactional)?;
-                format!("a message '{prefix}' of {}", counted(*bytes, "byte"))
-            }
+            StatementPlan::InsertOnConflict(..)
+            | StatementPlan::InsertLong(..)
+            | StatementPlan::UpdateLong(..)
+            | StatementPlan::LockRows(..)
+            | StatementPlan::Nextval(..)
+            | StatementPlan::Analyze(_)
+            | StatementPlan::Message(..) => self.run_on_rows(plan, at, rng)?,
             // The session does these itself.
             StatementPlan::Wait(_)
             | StatementPlan::Repeat { .. }

@@ -114,6 +114,9 @@ impl Resolver<'_> {
                 };
                 StatementPlan::LockRows(self.relation(&rows.table)?, self.count(rows.rows.as_ref(), 1)?, lock)
             }
+            StepFile::Nextval(nextval) => {
+                StatementPlan::Nextval(self.blanks(&nextval.sequence)?, self.count(nextval.times.as_ref(), 1)?)
+            }
             StepFile::Vacuum(vacuum) => {
                 let table = self.relation(&vacuum.table)?;
                 StatementPlan::Vacuum(VacuumPlan { table, freeze: vacuum.freeze, analyze: vacuum.analyze })

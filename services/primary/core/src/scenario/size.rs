@@ -109,7 +109,9 @@ fn amounts(kind: &TransactionPlan, partitions: u64) -> Amounts {
             StatementPlan::InsertLong(_, rows, bytes) | StatementPlan::UpdateLong(_, rows, bytes) => {
                 (*rows, rows.saturating_mul(*bytes))
             }
-            StatementPlan::InsertOnConflict(_, rows, _) | StatementPlan::LockRows(_, rows, _) => (*rows, 0),
+            StatementPlan::InsertOnConflict(_, rows, _)
+            | StatementPlan::LockRows(_, rows, _)
+            | StatementPlan::Nextval(_, rows) => (*rows, 0),
             StatementPlan::Message(_, bytes, _) => (0, *bytes),
             _ => (0, 0),
         };

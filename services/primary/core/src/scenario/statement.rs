@@ -113,6 +113,8 @@ pub enum StatementPlan {
     UpdateLong(Template, u64, u64),
     /// Row locks.
     LockRows(Template, u64, RowLock),
+    /// `nextval` of a sequence, so many times.
+    Nextval(Template, u64),
     /// VACUUM.
     Vacuum(VacuumPlan),
     /// ANALYZE.
@@ -165,6 +167,7 @@ impl StatementPlan {
             StatementPlan::InsertLong(..) => "INSERT",
             StatementPlan::UpdateLong(..) => "UPDATE",
             StatementPlan::LockRows(_, _, lock) => lock.sql(),
+            StatementPlan::Nextval(..) => "nextval",
             StatementPlan::Vacuum(_) => "VACUUM",
             StatementPlan::Analyze(_) => "ANALYZE",
             StatementPlan::Checkpoint => "CHECKPOINT",

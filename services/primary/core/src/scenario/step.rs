@@ -149,6 +149,8 @@ pub(super) enum StepFile {
     UpdateLong(LongFile),
     /// SELECT … FOR UPDATE and the like.
     LockRows(LockRowsFile),
+    /// `nextval` of a sequence.
+    Nextval(NextvalFile),
     /// VACUUM of a table.
     Vacuum(VacuumFile),
     /// ANALYZE of a table.
@@ -356,4 +358,14 @@ pub(super) enum RowLockFile {
     Share,
     /// FOR KEY SHARE.
     KeyShare,
+}
+
+/// `nextval`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NextvalFile {
+    /// The sequence; a serial column has `table_column_seq`.
+    pub(super) sequence: String,
+    /// How often. 1 if not said.
+    pub(super) times: Option<Amount>,
 }

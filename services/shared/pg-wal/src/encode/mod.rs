@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `assemble` | block references, data headers, the record header |
 //! | `heap` | HEAP, HEAP2 |
+//! | `index` | BTREE, SEQUENCE, as far as they are written |
 //! | `tuple` | heap tuples of a given length |
 //! | `xact` | XACT |
 //! | `prune` | HEAP2: pruning, freezing, visibility |
@@ -18,6 +19,7 @@
 
 mod assemble;
 mod heap;
+mod index;
 mod prepare;
 mod prune;
 mod standby;
@@ -149,6 +151,8 @@ impl Encoder {
             | B::BackupEnd(_)
             | B::XlogOther => self.xlog(body),
             B::SmgrCreate { .. } | B::SmgrTruncate { .. } | B::Relmap(_) | B::LogicalMessage(_) => self.storage(body),
+            B::IndexInsert(r) => self.index_insert(r),
+            B::SequenceLog(target) => self.sequence_log(*target),
             B::Other { rmid, info } => Err(EncodeError::Opaque { rmid: *rmid, info: *info }),
         }
     }

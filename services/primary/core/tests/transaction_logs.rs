@@ -1,0 +1,143 @@
+//! A scenario with every kind of transaction as a real log: PostgreSQL's own pg_waldump reads it and words every record as ours does,
+//! each version can write it, and the same seed gives the same bytes.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use pg_types::{Lsn, PgVersion, RecordBody, WalRecord, Xid};
+use pg_wal::writer::{WalWriter, WriterConfig};
+use pg_wal::{WalDir, WalReader};
+use primary_core::rng::seeded;
+use primary_core::{Overrides, Placed, RunSummary, Scenario, SinkError, VirtualClock, WalSink};
+
+const SCENARIO: &str = include_str!("support/every_kind.toml");
+
+/// A log on disk, and the typed records that went into it.
+struct LogSink(WalWriter, Vec<WalRecord>);
+
+impl WalSink for LogSink {
+    fn version(&self) -> PgVersion {
+        self.0.config().version
+    }
+
+    fn next_lsn(&self) -> Lsn {
+        self.0.next_lsn()
+    }
+
+    fn append(&mut self, xid: Xid, top_xid: Xid, origin: u16, body: &RecordBody) -> Result<Placed, SinkError> {
+        let (lsn, end_lsn) = self.0.append(xid, top_xid, origin, body)?;
+        self.1.push(WalRecord { lsn, end_lsn, xid, top_xid, origin, body: body.clone() });
+        Ok(Placed { start: lsn, end: end_lsn })
+    }
+}
+
+/// Plays the scenario into a directory.
+fn play(version: PgVersion, seed: u64, dir: &Path) -> (RunSummary, Vec<WalRecord>) {
+    let config = WriterConfig { version, ..WriterConfig::new(7).with_segment_size(1 << 20) };
+    let mut sink = LogSink(WalWriter::create(dir, config).unwrap(), Vec::new());
+    let scenario = Scenario::parse("every-kind", SCENARIO).unwrap();
+    let mut clock = VirtualClock::default();
+    let summary = scenario.run(&Overrides::new(), &mut clock, &mut seeded(seed), &mut sink, |_, _| ()).unwrap();
+    sink.0.finish().unwrap();
+    (summary, sink.1)
+}
+
+/// `$WALSTORM_PG18_BIN`, else `.tools/pg18/bin` of the repository; missing, it is a failure in CI and said aloud elsewhere.
+fn pg18_bin() -> Option<PathBuf> {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
+    let bin = std::env::var_os("WALSTORM_PG18_BIN").map_or_else(|| repository.join(".tools/pg18/bin"), PathBuf::from);
+    if bin.join("pg_waldump").exists() {
+        return Some(bin);
+    }
+    let reason = format!("no pg_waldump in {}; set WALSTORM_PG18_BIN, or run `make test`, which installs it", bin.display());
+    assert!(std::env::var_os("CI").is_none(), "{reason}");
+    eprintln!("SKIPPED: {reason}");
+    None
+}
+
+/// The kind of a line of pg_waldump: resource manager and first word of its description.
+fn kinds(dump: &str) -> BTreeSet<String> {
+    let kind = |line: &str| {
+        let (_, rest) = line.split_once("rmgr: ")?;
+        let (_, desc) = rest.split_once("desc: ")?;
+        Some(format!("{} {}", rest.split_whitespace().next()?, desc.split_whitespace().next()?))
+    };
+    dump.lines().filter_map(kind).collect()
+}
+
+#[test]
+fn pg_waldump_reads_every_kind() {
+    let Some(bin) = pg18_bin() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let (summary, records) = play(PgVersion::V18, 1, dir.path());
+    let mut dump = Command::new(bin.join("pg_waldump"));
+    dump.arg("-p").arg(dir.path()).arg("-s").arg(summary.start_lsn.to_string()).arg("-e").arg(summary.end_lsn.to_string());
+    let output = dump.output().unwrap();
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && complaint.is_empty(), "{complaint}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text.lines().filter(|line| line.starts_with("rmgr: ")).count(), records.len());
+    let kinds = kinds(&text);
+    for kind in [
+        "Transaction PREPARE",
+        "Transaction COMMIT_PREPARED",
+        "Transaction ABORT_PREPARED",
+        "Transaction ASSIGNMENT",
+        "Heap HEAP_CONFIRM",
+        "Heap LOCK",
+        "Heap INPLACE",
+        "Heap2 PRUNE_VACUUM_SCAN",
+        "Heap2 PRUNE_VACUUM_CLEANUP",
+        "Heap2 VISIBLE",
+        "Btree INSERT_LEAF",
+        "Sequence LOG",
+        "Standby LOCK",
+        "Standby INVALIDATIONS",
+        "Storage TRUNCATE",
+        "XLOG SWITCH",
+        "XLOG CHECKPOINT_ONLINE",
+        "LogicalMessage MESSAGE",
+    ] {
+        assert!(kinds.contains(kind), "no {kind} among {kinds:?}");
+    }
+    for told in
+        ["; origin: node 7", "gid made 3: ", "dropped stats: ", "subxid overflowed", "plans: [{ xmax: 0", "redirected: ["]
+    {
+        assert!(text.contains(told), "pg_waldump does not tell '{told}'");
+    }
+    assert!(text.contains("xid 1:") && text.contains("xid 0:42949672"), "checkpoints tell the epoch");
+}
+
+#[test]
+fn what_was_written_is_read_in_every_version() {
+    for version in PgVersion::ALL {
+        let dir = tempfile::tempdir().unwrap();
+        let (_, records) = play(version, 2, dir.path());
+        let wal = WalDir::open(dir.path(), None).unwrap();
+        let mut reader = WalReader::open(&wal, None).unwrap();
+        let mut written = records.iter();
+        while let Some(record) = reader.next().unwrap() {
+            let record = record.decode(wal.profile()).unwrap();
+            let expected = written.next().unwrap();
+            match (&record.body, &expected.body) {
+                // Their lengths are known from the bytes alone.
+                (RecordBody::MultiInsert(_), RecordBody::MultiInsert(_)) => {}
+                // These are written, and read as opaque.
+                (RecordBody::Other { .. }, RecordBody::IndexInsert(_) | RecordBody::SequenceLog(_)) => {}
+                _ => assert_eq!(&record, expected, "PostgreSQL {version}"),
+            }
+        }
+        assert_eq!(written.next(), None, "PostgreSQL {version}");
+    }
+}
+
+#[test]
+fn a_seed_repeats_a_run() {
+    let run = |seed| play(PgVersion::V16, seed, tempfile::tempdir().unwrap().path()).1;
+    let first = run(5);
+    assert!(first == run(5));
+    assert!(first != run(6));
+}
