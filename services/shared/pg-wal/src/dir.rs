@@ -5,8 +5,10 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use pg_types::{Lsn, WalIdentity};
 
@@ -14,6 +16,11 @@ use crate::error::WalError;
 use crate::page::{LONG_HEADER_LEN, LongPageHeader, PAGE_SIZE, PageHeader, is_valid_segment_size};
 use crate::profile::WalProfile;
 use crate::segment::SegmentName;
+use crate::store::SegmentStore;
+use crate::timeline::TimelineHistory;
+
+/// Segments whose first pages are looked at, at most, to find out which cluster a store is of: each has to be brought.
+const IDENTIFY_MAX: usize = 3;
 
 /// One segment file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,10 +40,12 @@ pub struct WalDir {
     path: PathBuf,
     /// Set if one file was asked for, not a directory.
     single: bool,
+    /// Set if the segments are no files of a directory.
+    store: Option<Arc<dyn SegmentStore>>,
     /// What the first readable segment says.
     identity: WalIdentity,
-    /// The timelines that make up this WAL, newest first, each with the position from which on it counts.
-    timelines: Vec<(u32, Lsn)>,
+    /// The timelines that make up this WAL.
+    history: TimelineHistory,
     /// Segments by their first position.
     segments: BTreeMap<Lsn, Segment>,
     /// Files with a segment's name that are not part of this WAL.
@@ -60,13 +69,57 @@ impl WalDir {
         if files.is_empty() {
             return Err(WalError::NoSegments { path });
         }
-        let timelines = choose_timelines(&dir, &files, timeline)?;
-        let mine = |f: &&Segment| timelines.iter().any(|(t, _)| *t == f.name.timeline);
-        let mut identity = identify(files.iter().filter(mine), &path)?;
-        identity.timeline = timelines.first().map_or(identity.timeline, |(t, _)| *t);
-        let mut this = Self { path: dir, single, identity, timelines, segments: BTreeMap::new(), left_out: Vec::new() };
+        let history = choose_timelines(&dir, &files, timeline)?;
+        let mut identity = identify(files.iter().filter(|f| history.contains(f.name.timeline)), &path)?;
+        identity.timeline = history.newest();
+        let mut this = Self { path: dir, single, store: None, identity, history, segments: BTreeMap::new(), left_out: Vec::new() };
         this.assign(files);
         Ok(this)
+    }
+
+    /// The segments of a store, of which `files` are known and the newest that holds WAL tells what cluster they are of. `path`
+    /// is what the store is called. Unlike a directory's, segments of other clusters are found when they are read.
+    ///
+    /// # Errors
+    /// If no file belongs to `history`, or none holds WAL of a version that is read.
+    pub fn of_store(
+        path: impl Into<PathBuf>,
+        files: Vec<Segment>,
+        history: TimelineHistory,
+        store: Arc<dyn SegmentStore>,
+    ) -> Result<Self, WalError> {
+        let path = path.into();
+        let mut newest: Vec<&Segment> = files.iter().filter(|f| history.contains(f.name.timeline)).collect();
+        newest.sort_by_key(|f| std::cmp::Reverse((f.name, !f.partial)));
+        let mut head_error = None;
+        for file in newest.into_iter().take(IDENTIFY_MAX) {
+            let opened = store.open(file).map_err(|source| WalError::Io { path: file.path.clone(), source })?;
+            let Some(opened) = opened else { continue };
+            let head = read_head_of(opened).map_err(|source| WalError::Io { path: file.path.clone(), source })?;
+            match identity_of(file, &head) {
+                Ok(identity) => {
+                    let identity = WalIdentity { timeline: history.newest(), ..identity };
+                    return Ok(Self::of_listing(path, files, history, identity, store));
+                }
+                Err(error) => _ = head_error.get_or_insert(error),
+            }
+        }
+        Err(head_error.unwrap_or(WalError::NoSegments { path }))
+    }
+
+    /// The segments of a store of which the identity is known.
+    #[must_use]
+    pub fn of_listing(
+        path: impl Into<PathBuf>,
+        files: Vec<Segment>,
+        history: TimelineHistory,
+        identity: WalIdentity,
+        store: Arc<dyn SegmentStore>,
+    ) -> Self {
+        let (segments, left_out) = (BTreeMap::new(), Vec::new());
+        let mut this = Self { path: path.into(), single: false, store: Some(store), identity, history, segments, left_out };
+        this.assign(files);
+        this
     }
 
     /// Sorts files into segments and those left out. Of two files for one segment the newer timeline's counts, and a
@@ -88,8 +141,7 @@ impl WalDir {
 
     /// Whether a file's timeline is one of ours and has anything at its place.
     fn counts(&self, file: &Segment, start: Lsn) -> bool {
-        let end = start.0.saturating_add(u64::from(self.identity.segment_size));
-        self.timelines.iter().any(|(timeline, begin)| *timeline == file.name.timeline && end > begin.0)
+        self.history.counts(file.name, start, self.identity.segment_size)
     }
 
     /// The directory.
@@ -134,9 +186,12 @@ impl WalDir {
         Lsn(last.0.saturating_add(u64::from(self.identity.segment_size)))
     }
 
-    /// The file of the segment that starts at `start`, were it made after [`WalDir::open`].
+    /// The segment that starts at `start`, were it made after [`WalDir::open`].
     #[must_use]
     pub fn find(&self, start: Lsn) -> Option<Segment> {
+        if let Some(store) = &self.store {
+            return store.find(start);
+        }
         if let Some(known) = self.segments.get(&start)
             && known.path.exists()
         {
@@ -145,17 +200,26 @@ impl WalDir {
         if self.single {
             return None;
         }
-        let end = start.0.saturating_add(u64::from(self.identity.segment_size));
-        for (timeline, _) in self.timelines.iter().filter(|(_, begin)| end > begin.0) {
+        for (timeline, _) in self.history.timelines() {
             let name = SegmentName::of(*timeline, start, self.identity.segment_size);
             for partial in [false, true] {
                 let path = self.path.join(if partial { format!("{name}.partial") } else { name.to_string() });
-                if path.exists() {
-                    return Some(Segment { name, path, partial });
+                let segment = Segment { name, path, partial };
+                if self.counts(&segment, start) && segment.path.exists() {
+                    return Some(segment);
                 }
             }
         }
         None
+    }
+
+    /// Opens a segment; nothing if it is gone from its store. Blocks.
+    pub(crate) fn open_file(&self, segment: &Segment) -> Result<Option<File>, WalError> {
+        let opened = match &self.store {
+            Some(store) => store.open(segment),
+            None => open_regular(&segment.path).map(Some),
+        };
+        opened.map_err(|source| WalError::Io { path: segment.path.clone(), source })
     }
 
     /// The first segment after `start` that is there now.
@@ -163,6 +227,9 @@ impl WalDir {
     /// # Errors
     /// If the directory cannot be listed.
     pub fn find_after(&self, start: Lsn) -> Result<Option<(Lsn, Segment)>, WalError> {
+        if let Some(store) = &self.store {
+            return Ok(store.find_after(start));
+        }
         if self.single {
             return Ok(None);
         }
@@ -178,10 +245,10 @@ impl WalDir {
         SegmentName::of(self.identity.timeline, start, self.identity.segment_size).to_string()
     }
 
-    /// The newest timeline that may have a page in a file of this name, and the file's own for others.
+    /// The timelines that make up this WAL.
     #[must_use]
-    pub fn timelines(&self) -> &[(u32, Lsn)] {
-        &self.timelines
+    pub fn history(&self) -> &TimelineHistory {
+        &self.history
     }
 
     /// Demands that every segment's first page belongs to this WAL: magic, cluster, segment size and address.
@@ -190,7 +257,8 @@ impl WalDir {
     /// Names the first segment that disagrees, its position and the field.
     pub fn verify(&self) -> Result<(), WalError> {
         for (lsn, segment) in self.segments() {
-            let bytes = read_head(&segment.path)?;
+            let Some(file) = self.open_file(segment)? else { continue };
+            let bytes = read_head_of(file).map_err(|source| WalError::Io { path: segment.path.clone(), source })?;
             let header = PageHeader::read(&bytes);
             let reason = match header {
                 Err(_) => Some(format!("the file has only {} bytes", bytes.len())),
@@ -283,13 +351,13 @@ fn list(dir: &Path) -> Result<Vec<Segment>, WalError> {
 }
 
 /// The timelines to read, newest first, with where each begins.
-fn choose_timelines(dir: &Path, files: &[Segment], asked: Option<u32>) -> Result<Vec<(u32, Lsn)>, WalError> {
+fn choose_timelines(dir: &Path, files: &[Segment], asked: Option<u32>) -> Result<TimelineHistory, WalError> {
     let mut present: Vec<u32> = files.iter().map(|f| f.name.timeline).collect();
     present.sort_unstable();
     present.dedup();
     if let Some(timeline) = asked {
         if present.contains(&timeline) {
-            return Ok(vec![(timeline, Lsn::INVALID)]);
+            return Ok(TimelineHistory::alone(timeline));
         }
         let present = present.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
         return Err(WalError::NoSuchTimeline { path: dir.to_path_buf(), timeline, present });
@@ -297,36 +365,18 @@ fn choose_timelines(dir: &Path, files: &[Segment], asked: Option<u32>) -> Result
     let newest = present.last().copied().unwrap_or_default();
     let history = dir.join(format!("{newest:08X}.history"));
     match fs::read_to_string(&history) {
-        Ok(text) => Ok(timelines_of_history(newest, &text)),
-        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidData) => Ok(vec![(newest, Lsn::INVALID)]),
+        // A file that is none is as good as missing: the ancestors' segments are then left out, and listed as such.
+        Ok(text) => Ok(TimelineHistory::parse(newest, &text).unwrap_or_else(|_| TimelineHistory::alone(newest))),
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidData) => Ok(TimelineHistory::alone(newest)),
         Err(source) => Err(WalError::Io { path: history, source }),
     }
-}
-
-/// Reads a history file: a line per ancestor, oldest first, with the position at which it was left (`readTimeLineHistory`).
-fn timelines_of_history(newest: u32, text: &str) -> Vec<(u32, Lsn)> {
-    let mut timelines = Vec::new();
-    let mut begin = Lsn::INVALID;
-    for line in text.lines() {
-        let mut words = line.split_whitespace();
-        let (Some(timeline), Some(left)) =
-            (words.next().and_then(|t| t.parse().ok()), words.next().and_then(|l| l.parse().ok()))
-        else {
-            continue;
-        };
-        timelines.push((timeline, begin));
-        begin = left;
-    }
-    timelines.push((newest, begin));
-    timelines.reverse();
-    timelines
 }
 
 /// The identity that the first segment with a right first page gives.
 fn identify<'a>(files: impl Iterator<Item = &'a Segment>, path: &Path) -> Result<WalIdentity, WalError> {
     let mut first_error = None;
     for file in files {
-        match identity_of(file) {
+        match read_head(&file.path).and_then(|head| identity_of(file, &head)) {
             Ok(identity) => return Ok(identity),
             Err(error) => _ = first_error.get_or_insert(error),
         }
@@ -335,11 +385,10 @@ fn identify<'a>(files: impl Iterator<Item = &'a Segment>, path: &Path) -> Result
 }
 
 /// What one segment's first page says.
-fn identity_of(file: &Segment) -> Result<WalIdentity, WalError> {
+fn identity_of(file: &Segment, bytes: &[u8]) -> Result<WalIdentity, WalError> {
     let path = || file.path.clone();
-    let bytes = read_head(&file.path)?;
     let not_wal = |reason: String| WalError::NotWal { path: path(), reason };
-    let header = PageHeader::read(&bytes).map_err(|e| not_wal(format!("its first page header is cut off: {e}")))?;
+    let header = PageHeader::read(bytes).map_err(|e| not_wal(format!("its first page header is cut off: {e}")))?;
     let Some(profile) = WalProfile::of_magic(header.magic) else {
         return Err(match WalProfile::refused_product(header.magic) {
             Some(product) => WalError::UnsupportedVersion { path: path(), magic: header.magic, product },
@@ -371,9 +420,21 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
 
 /// The first bytes of a segment, as many as a long header has or fewer.
 fn read_head(path: &Path) -> Result<Vec<u8>, WalError> {
-    let error = |source| WalError::Io { path: path.to_path_buf(), source };
-    let mut bytes = Vec::with_capacity(LONG_HEADER_LEN as usize);
-    let file = open_regular(path).map_err(error)?;
-    file.take(u64::from(LONG_HEADER_LEN)).read_to_end(&mut bytes).map_err(error)?;
+    open_regular(path).and_then(read_head_of).map_err(|source| WalError::Io { path: path.to_path_buf(), source })
+}
+
+/// The first bytes of an open segment.
+fn read_head_of(file: File) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; LONG_HEADER_LEN as usize];
+    let mut got = 0;
+    while let Some(room) = bytes.get_mut(got..).filter(|room| !room.is_empty()) {
+        match file.read_at(room, got as u64) {
+            Ok(0) => break,
+            Ok(n) => got += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    bytes.truncate(got);
     Ok(bytes)
 }

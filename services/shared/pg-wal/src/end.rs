@@ -53,6 +53,8 @@ pub enum EndReason {
         at: Lsn,
         /// What is there instead.
         why: String,
+        /// Nothing is: the segment that should go on there is missing.
+        missing: bool,
     },
     /// A record's checksum is wrong.
     BadCrc {
@@ -92,6 +94,13 @@ impl WalEnd {
     pub fn is_complete(&self) -> bool {
         matches!(self.reason, EndReason::Switch | EndReason::ZeroedTail | EndReason::Limit(_))
     }
+
+    /// A whole segment is missing where WAL should go on: so ends every archive whose last segment is full.
+    #[must_use]
+    pub fn is_missing_segment(&self) -> bool {
+        use EndReason::{Gap, MissingSegment, TornRecord};
+        matches!(self.reason, MissingSegment { .. } | Gap { .. } | TornRecord { missing: true, .. })
+    }
 }
 
 impl fmt::Display for WalEnd {
@@ -111,7 +120,7 @@ impl fmt::Display for EndReason {
             Self::TruncatedSegment { len, expected } => {
                 write!(f, "the segment is truncated: it has {len} bytes of {expected}")
             }
-            Self::TornRecord { at, why } => write!(f, "the record is torn: at {at} {why}"),
+            Self::TornRecord { at, why, .. } => write!(f, "the record is torn: at {at} {why}"),
             Self::BadCrc { computed, said } => {
                 write!(f, "the record's checksum is {computed:08X}, its header says {said:08X}")
             }

@@ -22,7 +22,9 @@ pub mod record;
 pub mod rmgr;
 pub mod segment;
 pub mod stats;
+pub mod store;
 pub mod text;
+pub mod timeline;
 mod window;
 pub mod writer;
 
@@ -34,3 +36,5 @@ pub use profile::WalProfile;
 pub use reader::WalReader;
 pub use record::{Crc, RawRecord, RecordHeader, decode_bytes};
 pub use segment::SegmentName;
+pub use store::SegmentStore;
+pub use timeline::TimelineHistory;

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use pg_types::Lsn;
 
-use crate::dir::{WalDir, open_regular};
+use crate::dir::WalDir;
 use crate::error::WalError;
 use crate::page::{PAGE_SIZE, page_start};
 
@@ -111,7 +111,7 @@ impl Window {
         self.buf.clear();
         self.open = None;
         let Some(segment) = dir.find(start) else { return Ok(false) };
-        let file = open_regular(&segment.path).map_err(|source| WalError::Io { path: segment.path.clone(), source })?;
+        let Some(file) = dir.open_file(&segment)? else { return Ok(false) };
         self.open = Some(OpenSegment { start, path: segment.path, file });
         Ok(true)
     }

@@ -31,7 +31,7 @@ use crate::profile::WalProfile;
 use crate::record::{CrcBuffer, RECORD_HEADER_LEN, RawRecord, RecordHeader, record_crc};
 use crate::rmgr;
 use crate::window::Window;
-use pages::CheckedPage;
+use pages::{CheckedPage, PageFault};
 
 /// Bytes of a page.
 const PAGE: usize = PAGE_SIZE as usize;
@@ -384,7 +384,8 @@ impl WalReader {
                 Ok(page) => page,
                 Err(fault) => {
                     let why = self.describe_fault(at, &fault)?;
-                    return Ok(Step::End(self.end_at(lsn, EndReason::TornRecord { at, why })));
+                    let missing = matches!(fault, PageFault::Missing);
+                    return Ok(Step::End(self.end_at(lsn, EndReason::TornRecord { at, why, missing })));
                 }
             };
             let header = page.header;
@@ -396,7 +397,7 @@ impl WalReader {
             if header.info & FIRST_IS_CONTRECORD == 0 || header.rem_len != left {
                 let why = format!("a page continues with {} bytes where {left} are due", header.rem_len);
                 let why = if header.info & FIRST_IS_CONTRECORD == 0 { "a page does not continue it".to_owned() } else { why };
-                return Ok(Step::End(self.end_at(lsn, EndReason::TornRecord { at, why })));
+                return Ok(Step::End(self.end_at(lsn, EndReason::TornRecord { at, why, missing: false })));
             }
             let header_len = header.len() as usize;
             let take = (left as usize).min(PAGE - header_len);
