@@ -23,6 +23,8 @@ pub struct PrimaryConfig {
     pub data_dir: PathBuf,
     /// Where WAL comes from.
     pub source: SourceConfig,
+    /// How an archive is read.
+    pub archive: ArchiveConfig,
     /// Streams.
     pub streams: StreamsConfig,
     /// Most slots with a name (`max_replication_slots`); streams without one are bounded by `streams.max`.
@@ -44,6 +46,7 @@ impl Default for PrimaryConfig {
         Self {
             data_dir: PathBuf::from("walstorm-primary"),
             source: SourceConfig::default(),
+            archive: ArchiveConfig::default(),
             streams: StreamsConfig::default(),
             max_slots: 64,
             retention: RetentionConfig::default(),
@@ -55,15 +58,18 @@ impl Default for PrimaryConfig {
     }
 }
 
-/// Where WAL comes from: exactly one of `wal_dir`, `scenario` and `runs` is set.
+/// Where WAL comes from: exactly one of `wal_dir`, `archive`, `scenario` and `runs` is set.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SourceConfig {
     /// A directory of WAL segments, a data directory, or one segment file. It is only read.
     pub wal_dir: Option<PathBuf>,
-    /// Timeline to read in it; unset: the newest, with its ancestors.
+    /// An archive of WAL segments: `file:///folder`, `s3://bucket/folder`, `gs://bucket/folder` or `az://container/folder`. It is
+    /// only read. Credentials come from the environment.
+    pub archive: Option<String>,
+    /// Timeline to read in either; unset: the newest, with its ancestors.
     pub timeline: Option<u32>,
-    /// Go on looking for new WAL in it, as for an archive that grows.
+    /// Go on looking for new WAL in either, as for an archive that grows.
     pub follow: bool,
     /// How often to look.
     #[serde(with = "humantime_serde")]
@@ -99,6 +105,7 @@ impl Default for SourceConfig {
     fn default() -> Self {
         Self {
             wal_dir: None,
+            archive: None,
             timeline: None,
             follow: false,
             follow_interval: Duration::from_secs(1),
@@ -129,6 +136,29 @@ pub enum ClockMode {
     Real,
     /// As fast as the machine goes, with the times of the wall clock.
     Max,
+}
+
+/// How an archive is read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ArchiveConfig {
+    /// Segments that are brought ahead of each reader; as many downloads and one more run at a time.
+    pub prefetch: usize,
+    /// Most bytes of segments that are kept below the data directory.
+    pub cache_bytes: u64,
+    /// How long a missing segment is waited for while later ones are there (`source.follow`): archivers work in parallel.
+    #[serde(with = "humantime_serde")]
+    pub gap_grace: Duration,
+    /// How long the store is asked again for the same thing before it counts as unreachable.
+    #[serde(with = "humantime_serde")]
+    pub retry_timeout: Duration,
+}
+
+impl Default for ArchiveConfig {
+    fn default() -> Self {
+        let (gap_grace, retry_timeout) = (Duration::from_secs(60), Duration::from_secs(60));
+        Self { prefetch: 4, cache_bytes: 1 << 30, gap_grace, retry_timeout }
+    }
 }
 
 /// Limits of streams.
@@ -175,6 +205,43 @@ impl RetentionConfig {
     }
 }
 
+impl SourceConfig {
+    /// Checks that there is one source, and that nothing is set that only another one has.
+    fn validate(&self) -> Result<()> {
+        let wrong = |text: &str| Err(Error::Config(text.to_owned()));
+        let set = [self.wal_dir.is_some(), self.archive.is_some(), self.scenario.is_some(), self.runs];
+        match set.into_iter().filter(|is_set| *is_set).count() {
+            0 => {
+                return wrong(
+                    "nothing to serve: set source.wal_dir (--wal-dir), source.archive (--archive), source.scenario (--scenario) or \
+                     source.runs (--runs)",
+                );
+            }
+            1 => {}
+            _ => {
+                return wrong(
+                    "source.wal_dir, source.archive, source.scenario and source.runs exclude each other: set one of them",
+                );
+            }
+        }
+        if self.runs && (self.follow || self.timeline.is_some() || !self.parameters.is_empty()) {
+            return wrong(
+                "source.follow, source.timeline and source.parameters are not for source.runs: clients give parameters",
+            );
+        }
+        let is_there = self.wal_dir.is_some() || self.archive.is_some();
+        if is_there && (self.seed.is_some() || self.system_id.is_some() || !self.parameters.is_empty()) {
+            return wrong("source.seed (--seed), source.system_id and source.parameters are a scenario's, and none is set");
+        }
+        if self.scenario.is_some() && (self.follow || self.timeline.is_some()) {
+            return wrong(
+                "source.follow (--follow) and source.timeline (--timeline) are for WAL that is there, but a scenario is set",
+            );
+        }
+        self.archive.as_deref().map_or(Ok(()), crate::sources::archive::check_url)
+    }
+}
+
 impl PrimaryConfig {
     /// Checks what types alone do not.
     ///
@@ -182,31 +249,7 @@ impl PrimaryConfig {
     /// The field, what is wrong, and what would be right.
     pub fn validate(&self) -> Result<()> {
         let wrong = |text: &str| Err(Error::Config(text.to_owned()));
-        let source = &self.source;
-        match (source.wal_dir.is_some(), source.scenario.is_some(), source.runs) {
-            (false, false, false) => {
-                return wrong(
-                    "nothing to serve: set source.wal_dir (--wal-dir), source.scenario (--scenario) or source.runs (--runs)",
-                );
-            }
-            (true, false, false) | (false, true, false) | (false, false, true) => {}
-            _ => return wrong("source.wal_dir, source.scenario and source.runs exclude each other: set one of them"),
-        }
-        if source.runs && (source.follow || source.timeline.is_some() || !source.parameters.is_empty()) {
-            return wrong(
-                "source.follow, source.timeline and source.parameters are not for source.runs: clients give parameters",
-            );
-        }
-        if source.wal_dir.is_some() && (source.seed.is_some() || source.system_id.is_some() || !source.parameters.is_empty()) {
-            return wrong(
-                "source.seed (--seed), source.system_id and source.parameters are a scenario's, but source.wal_dir is set",
-            );
-        }
-        if source.scenario.is_some() && (source.follow || source.timeline.is_some()) {
-            return wrong(
-                "source.follow (--follow) and source.timeline (--timeline) are for source.wal_dir, but a scenario is set",
-            );
-        }
+        self.source.validate()?;
         let bounded = |name: &str, value: usize, min: usize, max: usize| {
             if (min..=max).contains(&value) {
                 Ok(())
@@ -217,6 +260,8 @@ impl PrimaryConfig {
         bounded("max_slots", self.max_slots, 1, 10_000)?;
         bounded("streams.max", self.streams.max, 1, 100_000)?;
         bounded("streams.batch_bytes", self.streams.batch_bytes, 4 << 10, PIECE_BYTES)?;
+        bounded("archive.prefetch", self.archive.prefetch, 0, 64)?;
+        let source = &self.source;
         if source.flush_bytes == 0 {
             return wrong("source.flush_bytes must be greater than 0");
         }
@@ -224,6 +269,7 @@ impl PrimaryConfig {
             ("source.follow_interval", source.follow_interval),
             ("source.flush_interval", source.flush_interval),
             ("retention.interval", self.retention.interval),
+            ("archive.retry_timeout", self.archive.retry_timeout),
         ] {
             if value < Duration::from_millis(1) {
                 return Err(Error::Config(format!("{name} must be at least 1 ms")));

@@ -155,6 +155,35 @@ pub enum Error {
         /// Why not, and what to do.
         reason: String,
     },
+    /// An object of an archive cannot be had now.
+    #[error("cannot read {}: {reason}", object.display())]
+    ArchiveUnavailable {
+        /// Which, as a URL.
+        object: PathBuf,
+        /// What the store said.
+        reason: String,
+    },
+    /// An object of an archive came and is of no use.
+    #[error("{} cannot be used: {reason}", object.display())]
+    ArchiveUnreadable {
+        /// Which, as a URL.
+        object: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The cluster of an archive was promoted, or recovered to a point in time.
+    #[error(
+        "timeline {to} appeared, which left timeline {from} at {left}: start the primary again to serve it, or name timeline {from} \
+         (--timeline)"
+    )]
+    TimelineSwitched {
+        /// What was served.
+        from: u32,
+        /// What is there now.
+        to: u32,
+        /// Where the new one goes on.
+        left: Lsn,
+    },
     /// A slot file is damaged.
     #[error(
         "slot file {path} is damaged: {reason}. Restore it from a backup, or delete it: the slot is then gone and its consumer \

@@ -12,7 +12,7 @@ use serde::Serialize;
 use service_kit::config::Layers;
 use service_kit::{Drain, SystemClock, logs, telemetry};
 
-/// Serves PostgreSQL WAL over gRPC: a directory of segments, or a scenario that is played.
+/// Serves PostgreSQL WAL over gRPC: a directory or an archive of segments, or a scenario that is played.
 ///
 /// Settings come from built-in defaults, then the configuration file, then the environment (WALSTORM_PRIMARY__SERVER__LISTEN for
 /// `listen` in the table `[server]`), then these flags. Prints `listening on ADDRESS:PORT` when it answers; SIGTERM drains it.
@@ -38,14 +38,19 @@ struct Settings {
     #[serde(rename = "server.listen")]
     listen: Option<String>,
     /// WAL segments to serve: a directory, a data directory, or one segment. It is only read.
-    #[arg(long, value_name = "DIR", conflicts_with = "scenario")]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["archive", "scenario"])]
     #[serde(rename = "source.wal_dir")]
     wal_dir: Option<PathBuf>,
+    /// Archive of WAL segments to serve: file:///folder, s3://bucket/folder, gs://bucket/folder or az://container/folder. It is
+    /// only read. Credentials come from the environment (AWS_…, GOOGLE_…, AZURE_…).
+    #[arg(long, value_name = "URL", conflicts_with = "scenario")]
+    #[serde(rename = "source.archive")]
+    archive: Option<String>,
     /// Timeline to serve; the newest without it.
     #[arg(long, value_name = "NUMBER")]
     #[serde(rename = "source.timeline")]
     timeline: Option<u32>,
-    /// Go on looking for new WAL in the directory.
+    /// Go on looking for new WAL in the directory or archive.
     #[arg(long)]
     #[serde(rename = "source.follow", skip_serializing_if = "std::ops::Not::not")]
     follow: bool,
@@ -54,7 +59,7 @@ struct Settings {
     #[serde(rename = "source.scenario")]
     scenario: Option<String>,
     /// Wait for runs that clients ask for with RunScenario.
-    #[arg(long, conflicts_with_all = ["wal_dir", "scenario"])]
+    #[arg(long, conflicts_with_all = ["wal_dir", "archive", "scenario"])]
     #[serde(rename = "source.runs", skip_serializing_if = "std::ops::Not::not")]
     runs: bool,
     /// Seed of the scenario.

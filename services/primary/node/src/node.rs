@@ -63,7 +63,8 @@ impl PrimaryNode {
         let addr = bound.addr();
         let sampler = Sampler::new(&config.telemetry.sampling).map_err(|e| Error::Config(e.to_string()))?;
         let times = Arc::clone(&clock);
-        let (opened, config) = blocking(move || Opened::open(&config, times).map(|opened| (opened, config))).await?;
+        let stop = drain.clone();
+        let (opened, config) = blocking(move || Opened::open(&config, times, &stop).map(|opened| (opened, config))).await?;
         let Opened { lock, log, slots, source, runs } = opened;
         let identity = log.identity();
 
@@ -168,10 +169,10 @@ struct Opened {
 
 impl Opened {
     /// Opens everything. Blocks on the disk.
-    fn open(config: &PrimaryConfig, clock: Arc<dyn Clock>) -> Result<Self> {
+    fn open(config: &PrimaryConfig, clock: Arc<dyn Clock>, drain: &Drain) -> Result<Self> {
         crate::slots::create_private_dir(&config.data_dir)?;
         let lock = lock_data_dir(&config.data_dir)?;
-        let (log, source, runs) = sources::open(config, clock)?;
+        let (log, source, runs) = sources::open(config, clock, drain)?;
         let slots = Slots::open(&config.data_dir, &log.identity(), config.max_slots)?;
         if log.source() == LogSource::Simulated {
             for name in slots.invalidate_before(log.oldest(), LOST_CAUSE) {

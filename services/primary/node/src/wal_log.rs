@@ -40,6 +40,8 @@ impl LogEnd {
 pub enum LogSource {
     /// A directory that somebody else wrote, or writes.
     Segments,
+    /// An archive in a store.
+    Archive,
     /// The simulated source.
     Simulated,
 }
@@ -77,7 +79,7 @@ impl WalLog {
     /// There is no WAL, or none of a version that is read.
     pub fn open(path: &Path, timeline: Option<u32>, source: LogSource, closed: bool) -> Result<Self> {
         let dir = WalDir::open(path, timeline).map_err(|e| directory_error(path, e))?;
-        let end = find_end(&dir).map_err(|e| directory_error(path, e))?;
+        let end = find_end(&dir, None).map_err(|e| directory_error(path, e))?;
         if !end.is_complete() {
             tracing::warn!(%end, "the last segment does not end as WAL should; what is before is served");
         }
@@ -89,6 +91,20 @@ impl WalLog {
         let inner =
             Inner { path: path.to_owned(), timeline, identity: dir.identity(), source, dir: Mutex::new(Arc::new(dir)), end };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// An archive, whose segments come from a store.
+    pub(crate) fn of_archive(dir: WalDir, end: LogEnd) -> Self {
+        let (path, identity) = (dir.path().to_owned(), dir.identity());
+        let (end, _) = watch::channel(end);
+        let (timeline, source) = (None, LogSource::Archive);
+        Self { inner: Arc::new(Inner { path, timeline, identity, source, dir: Mutex::new(Arc::new(dir)), end }) }
+    }
+
+    /// Takes over a newer look at an archive.
+    pub(crate) fn renew(&self, dir: WalDir) {
+        debug_assert_eq!(dir.identity(), self.inner.identity);
+        self.replace_dir(dir);
     }
 
     /// Version, cluster, timeline, segment size.
@@ -146,6 +162,10 @@ impl WalLog {
             WalError::StartOutside { start, first, .. } if start < first => {
                 Error::LsnRemoved { requested: start, oldest: first }
             }
+            WalError::StartOutside { start, .. } => {
+                let file = dir.path().join(dir.expected_name(segment_start(&dir.identity(), start))).display().to_string();
+                Error::DataLoss { lsn: start, file, reason: format!("the segment is missing; {MISSING_REMEDY}") }
+            }
             error => directory_error(&self.inner.path, error),
         })
     }
@@ -175,7 +195,7 @@ impl WalLog {
             let reason = format!("timeline {} appeared: start the primary again to serve it", dir.identity().timeline);
             return Err(Error::WalDirectory { dir: path.clone(), reason });
         }
-        let end = find_end(&dir).map_err(|e| directory_error(path, e))?;
+        let end = find_end(&dir, None).map_err(|e| directory_error(path, e))?;
         self.replace_dir(dir);
         Ok(end.lsn)
     }
@@ -217,11 +237,14 @@ impl WalLog {
     }
 }
 
-/// Where the WAL of a directory ends: read from the last segment in which a record starts.
-fn find_end(dir: &WalDir) -> Result<WalEnd, WalError> {
+/// Where the WAL of a directory ends, before `limit`: read from the last segment in which a record starts.
+pub(crate) fn find_end(dir: &WalDir, limit: Option<Lsn>) -> Result<WalEnd, WalError> {
     let mut found = None;
     for (start, _) in dir.segments().rev() {
         let mut reader = WalReader::open(dir, Some(start))?;
+        if let Some(limit) = limit {
+            reader.set_limit(limit);
+        }
         let mut records = 0u64;
         while reader.next()?.is_some() {
             records += 1;
@@ -241,8 +264,21 @@ fn find_end(dir: &WalDir) -> Result<WalEnd, WalError> {
 pub(crate) fn directory_error(path: &Path, error: WalError) -> Error {
     match error {
         WalError::UnsupportedVersion { path, magic, .. } => magic_error(&path, magic),
-        WalError::Io { path, source } => Error::Io { action: "read", path, source },
+        WalError::Io { path, source } => io_error(path, source),
         error => Error::WalDirectory { dir: path.to_owned(), reason: error.to_string() },
+    }
+}
+
+/// An error of reading a file. That of an archive was wrapped for the reader, and is taken out again.
+fn io_error(path: PathBuf, source: std::io::Error) -> Error {
+    match source.get_ref().and_then(|wrapped| wrapped.downcast_ref::<Arc<Error>>()).map(|error| &**error) {
+        Some(Error::ArchiveUnavailable { object, reason }) => {
+            Error::ArchiveUnavailable { object: object.clone(), reason: reason.clone() }
+        }
+        Some(Error::ArchiveUnreadable { object, reason }) => {
+            Error::ArchiveUnreadable { object: object.clone(), reason: reason.clone() }
+        }
+        _ => Error::Io { action: "read", path, source },
     }
 }
 
@@ -265,7 +301,20 @@ pub fn end_error(end: &WalEnd, identity: &WalIdentity) -> Error {
     {
         return magic_error(&path, magic);
     }
-    Error::DataLoss { lsn: end.lsn, file: end.file.display().to_string(), reason: end.reason.to_string() }
+    let mut reason = end.reason.to_string();
+    if end.is_missing_segment() {
+        reason.push_str("; ");
+        reason.push_str(MISSING_REMEDY);
+    }
+    Error::DataLoss { lsn: end.lsn, file: end.file.display().to_string(), reason }
+}
+
+/// What to do about a missing segment.
+const MISSING_REMEDY: &str = "put it back, or start behind the gap";
+
+/// First position of the segment that holds `lsn`.
+fn segment_start(identity: &WalIdentity, lsn: Lsn) -> Lsn {
+    Lsn(lsn.0 & !(u64::from(identity.segment_size) - 1))
 }
 
 /// The system identifier on a segment's first page, whatever its version.
@@ -279,7 +328,7 @@ fn system_id_of(segment: &Path) -> Option<u64> {
 #[must_use]
 pub fn read_error(error: WalError) -> Error {
     match error {
-        WalError::Io { path, source } => Error::Io { action: "read", path, source },
+        WalError::Io { path, source } => io_error(path, source),
         error => Error::Internal(error.to_string()),
     }
 }

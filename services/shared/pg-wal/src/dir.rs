@@ -72,7 +72,8 @@ impl WalDir {
         let history = choose_timelines(&dir, &files, timeline)?;
         let mut identity = identify(files.iter().filter(|f| history.contains(f.name.timeline)), &path)?;
         identity.timeline = history.newest();
-        let mut this = Self { path: dir, single, store: None, identity, history, segments: BTreeMap::new(), left_out: Vec::new() };
+        let mut this =
+            Self { path: dir, single, store: None, identity, history, segments: BTreeMap::new(), left_out: Vec::new() };
         this.assign(files);
         Ok(this)
     }
@@ -95,7 +96,7 @@ impl WalDir {
         for file in newest.into_iter().take(IDENTIFY_MAX) {
             let opened = store.open(file).map_err(|source| WalError::Io { path: file.path.clone(), source })?;
             let Some(opened) = opened else { continue };
-            let head = read_head_of(opened).map_err(|source| WalError::Io { path: file.path.clone(), source })?;
+            let head = read_head_of(&opened).map_err(|source| WalError::Io { path: file.path.clone(), source })?;
             match identity_of(file, &head) {
                 Ok(identity) => {
                     let identity = WalIdentity { timeline: history.newest(), ..identity };
@@ -258,7 +259,7 @@ impl WalDir {
     pub fn verify(&self) -> Result<(), WalError> {
         for (lsn, segment) in self.segments() {
             let Some(file) = self.open_file(segment)? else { continue };
-            let bytes = read_head_of(file).map_err(|source| WalError::Io { path: segment.path.clone(), source })?;
+            let bytes = read_head_of(&file).map_err(|source| WalError::Io { path: segment.path.clone(), source })?;
             let header = PageHeader::read(&bytes);
             let reason = match header {
                 Err(_) => Some(format!("the file has only {} bytes", bytes.len())),
@@ -367,7 +368,9 @@ fn choose_timelines(dir: &Path, files: &[Segment], asked: Option<u32>) -> Result
     match fs::read_to_string(&history) {
         // A file that is none is as good as missing: the ancestors' segments are then left out, and listed as such.
         Ok(text) => Ok(TimelineHistory::parse(newest, &text).unwrap_or_else(|_| TimelineHistory::alone(newest))),
-        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidData) => Ok(TimelineHistory::alone(newest)),
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidData) => {
+            Ok(TimelineHistory::alone(newest))
+        }
         Err(source) => Err(WalError::Io { path: history, source }),
     }
 }
@@ -420,11 +423,11 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
 
 /// The first bytes of a segment, as many as a long header has or fewer.
 fn read_head(path: &Path) -> Result<Vec<u8>, WalError> {
-    open_regular(path).and_then(read_head_of).map_err(|source| WalError::Io { path: path.to_path_buf(), source })
+    open_regular(path).and_then(|file| read_head_of(&file)).map_err(|source| WalError::Io { path: path.to_path_buf(), source })
 }
 
 /// The first bytes of an open segment.
-fn read_head_of(file: File) -> io::Result<Vec<u8>> {
+fn read_head_of(file: &File) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; LONG_HEADER_LEN as usize];
     let mut got = 0;
     while let Some(room) = bytes.get_mut(got..).filter(|room| !room.is_empty()) {

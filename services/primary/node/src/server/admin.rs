@@ -217,6 +217,7 @@ impl AdminService for Admin {
         let identity = log.identity();
         let source = match log.source() {
             LogSource::Segments => pb::SourceKind::Segments,
+            LogSource::Archive => pb::SourceKind::Archive,
             LogSource::Simulated => pb::SourceKind::Simulated,
         };
         Ok(Response::new(pb::GetServerInfoResponse {

@@ -78,8 +78,15 @@ fn failure_of(error: &Error) -> Failure {
             .metadata("line", error.line)
             .metadata("column", error.column)
             .field(*field, error.to_string()),
+        Error::ArchiveUnavailable { object, .. } => {
+            failure(Reason::NotReady, text).metadata("file", object.display()).retry_after(RETRY_AFTER)
+        }
+        Error::ArchiveUnreadable { object, reason } => {
+            failure(Reason::WalCorrupt, text).metadata("file", object.display()).metadata("cause", reason)
+        }
         Error::Scenario(_) => failure(Reason::ScenarioInvalid, text),
         Error::WalDirectory { .. }
+        | Error::TimelineSwitched { .. }
         | Error::SlotFile { .. }
         | Error::SlotForeign { .. }
         | Error::DataDirInUse { .. }

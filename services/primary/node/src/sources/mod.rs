@@ -1,5 +1,6 @@
 //! Where the log's WAL comes from.
 
+pub(crate) mod archive;
 mod log_sink;
 mod player;
 mod player_clock;
@@ -26,6 +27,8 @@ pub(crate) enum Source {
     Still,
     /// The directory is followed.
     Followed(Duration),
+    /// An archive is followed.
+    Archive(Box<archive::Archive>, Duration),
     /// A scenario is played.
     Simulated(Box<simulated::Simulated>),
     /// Runs are waited for and played.
@@ -37,7 +40,7 @@ impl Source {
     pub(crate) fn summary(&self) -> Option<watch::Receiver<RunSummary>> {
         match self {
             Self::Simulated(player) => Some(player.summary()),
-            Self::Still | Self::Followed(_) | Self::Runs(_) => None,
+            Self::Still | Self::Followed(_) | Self::Archive(..) | Self::Runs(_) => None,
         }
     }
 
@@ -46,6 +49,7 @@ impl Source {
         let ran = match self {
             Self::Still => Ok(()),
             Self::Followed(interval) => segments::follow(log, interval, drain.clone()).await,
+            Self::Archive(archive, interval) => archive.follow(log, interval, drain.clone()).await,
             Self::Simulated(player) => {
                 let stop = drain.clone();
                 let played = tokio::task::spawn_blocking(move || player.play(&log, &slots, &stop)).await;
@@ -72,15 +76,23 @@ impl Source {
     }
 }
 
-/// Opens the log that `config` names; `clock` is what a scenario's time follows. Blocks on the disk.
+/// What was opened: the log, what goes on at it, and the runs that clients may ask for.
+type Opened = (WalLog, Source, Option<Runs>);
+
+/// Opens the log that `config` names; `clock` is what a scenario's time follows. Blocks on the disk and on an archive's store.
 ///
 /// # Errors
 /// No WAL, or a scenario that cannot be played.
-pub(crate) fn open(config: &PrimaryConfig, clock: Arc<dyn Clock>) -> Result<(WalLog, Source, Option<Runs>)> {
+pub(crate) fn open(config: &PrimaryConfig, clock: Arc<dyn Clock>, drain: &Drain) -> Result<Opened> {
     let source = &config.source;
     if source.runs {
         let (log, runs, player) = runs::open(config, clock)?;
         return Ok((log, Source::Runs(Box::new(player)), Some(runs)));
+    }
+    if let Some(url) = &source.archive {
+        let (log, archive) = archive::open(config, url, drain)?;
+        let still = if source.follow { Source::Archive(Box::new(archive), source.follow_interval) } else { Source::Still };
+        return Ok((log, still, None));
     }
     match (&source.wal_dir, &source.scenario) {
         (Some(dir), _) => {

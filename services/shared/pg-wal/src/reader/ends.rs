@@ -109,6 +109,7 @@ impl WalReader {
 
     /// Words for a page that cannot be read where a record should go on.
     pub(super) fn describe_fault(&self, at: Lsn, fault: &PageFault) -> Result<String, WalError> {
+        let file = self.window.path().map(|p| p.display().to_string()).unwrap_or_default();
         Ok(match fault {
             PageFault::Missing => {
                 let missing = self.dir.expected_name(self.segment_of(at));
@@ -118,12 +119,11 @@ impl WalReader {
                 }
             }
             PageFault::Truncated(len) => {
-                let file = self.window.path().map(|p| p.display().to_string()).unwrap_or_default();
                 format!("{file} is truncated: it has {len} bytes of {}", self.identity().segment_size)
             }
             PageFault::Zero => "a page of zeroes follows".to_owned(),
             PageFault::Recycled(address) => format!("an old page of {address} follows"),
-            PageFault::Invalid(why) => format!("an invalid page follows: {why}"),
+            PageFault::Invalid(why) => format!("an invalid page follows in {file}: {why}"),
         })
     }
 }
