@@ -260,6 +260,16 @@ pub(crate) fn find_end(dir: &WalDir, limit: Option<Lsn>) -> Result<WalEnd, WalEr
     found.ok_or_else(|| WalError::NoSegments { path: dir.path().to_owned() })
 }
 
+/// Where the WAL of a directory ends, before `limit`, read from `from` on.
+pub(crate) fn find_end_from(dir: &WalDir, from: Lsn, limit: Option<Lsn>) -> Result<WalEnd, WalError> {
+    let mut reader = WalReader::open(dir, Some(from))?;
+    if let Some(limit) = limit {
+        reader.set_limit(limit);
+    }
+    while reader.next()?.is_some() {}
+    reader.end().cloned().ok_or_else(|| WalError::NoSegments { path: dir.path().to_owned() })
+}
+
 /// An error of the directory in whole.
 pub(crate) fn directory_error(path: &Path, error: WalError) -> Error {
     match error {

@@ -32,7 +32,7 @@ use self::cache::{CacheLimits, SegmentCache};
 use self::remote::{Listing, Remote};
 use crate::config::{ArchiveConfig, PrimaryConfig};
 use crate::error::{Error, Result};
-use crate::wal_log::{LogEnd, WalLog, directory_error, find_end};
+use crate::wal_log::{LogEnd, WalLog, directory_error, find_end, find_end_from};
 
 pub(crate) use remote::check_url;
 
@@ -54,6 +54,10 @@ pub(crate) struct Archive {
     gap_grace: Option<Duration>,
     /// Missing segments that were seen, by position, and since when; those of the last look.
     gaps: BTreeMap<Lsn, SystemTime>,
+    /// Where WAL cannot be read on though later segments are there, and since when: an archiver may be at it.
+    stuck: Option<(Lsn, SystemTime)>,
+    /// The end that the last look found.
+    end: Option<Lsn>,
     /// The timelines of the last look, and its listing.
     seen: Option<(TimelineHistory, Listing)>,
     /// Its cluster, once known.
@@ -91,7 +95,9 @@ fn open_remote(
     let limits = CacheLimits { bytes_max: config.cache_bytes, prefetch: config.prefetch };
     let cache = SegmentCache::open(remote.clone(), &data_dir.join(CACHE_DIR), limits, drain.clone())?;
     let gap_grace = follow.then_some(config.gap_grace);
-    let mut archive = Archive { remote, cache, timeline, gap_grace, gaps: BTreeMap::new(), seen: None, identity: None };
+    let known = BTreeMap::new();
+    let mut archive =
+        Archive { remote, cache, timeline, gap_grace, gaps: known, stuck: None, end: None, seen: None, identity: None };
     let listing = Handle::current().block_on(archive.remote.list())?;
     let found = archive.look(listing, SystemTime::now())?;
     let Some(Found { dir, end }) = found else { return Err(Error::Internal("an archive was looked at twice".to_owned())) };
@@ -142,7 +148,8 @@ impl Archive {
 
     /// Takes a listing in: which timelines, which segments, where they end. Nothing if nothing changed. Blocks on the store.
     fn look(&mut self, listing: Listing, now: SystemTime) -> Result<Option<Found>> {
-        let waiting = self.gaps.values().any(|since| !self.is_settled(*since, now));
+        let stuck = self.stuck.iter().map(|(_, since)| since);
+        let waiting = self.gaps.values().chain(stuck).any(|since| !self.is_settled(*since, now));
         if !waiting && self.seen.as_ref().is_some_and(|(_, seen)| *seen == listing) {
             return Ok(None);
         }
@@ -163,13 +170,13 @@ impl Archive {
         let segments = dir.segments().map(|(start, segment)| (start, segment.clone())).collect();
         self.cache.serve(segments, dir.identity().segment_size);
         let limit = self.limit(&dir, &listing, now);
-        let end = find_end(&dir, limit).map_err(|e| directory_error(dir.path(), e))?;
+        let end = self.find_end(&dir, limit, now)?;
         let closed = self.gap_grace.is_none();
-        // A full segment is followed by one that is not there yet: so ends every archive.
-        let usual = end.is_complete() || is_tail(&dir, &end);
+        let usual = is_usual(&dir, &end);
         if !usual {
-            tracing::warn!(%end, "the last segment does not end as WAL should; what is before is served");
+            tracing::warn!(%end, "WAL does not go on as it should; what is before is served");
         }
+        self.end = Some(end.lsn);
         self.seen = Some((history, listing));
         Ok(Some(Found { dir, end: LogEnd { lsn: end.lsn, closed, damaged: closed && !usual } }))
     }
@@ -232,6 +239,28 @@ impl Archive {
         }
     }
 
+    /// Where WAL ends before `limit`. What came since the last look is read in whole: a segment that is only half there yet must not
+    /// be passed by because the one behind it is whole. One that stays so for `gap_grace` is passed by, and streams end there.
+    fn find_end(&mut self, dir: &WalDir, limit: Option<Lsn>, now: SystemTime) -> Result<WalEnd> {
+        let told = |e| directory_error(dir.path(), e);
+        let Some(from) = self.end else { return find_end(dir, limit).map_err(told) };
+        let read = find_end_from(dir, from, limit).map_err(told);
+        match &read {
+            Ok(end) if is_usual(dir, end) => {
+                self.stuck = None;
+                return read;
+            }
+            // Before a gap that may still be filled the limit lies; this one is passed by.
+            Ok(end) if end.is_missing_segment() => return find_end(dir, limit).map_err(told),
+            Ok(_) | Err(Error::ArchiveUnreadable { .. }) => {}
+            Err(_) => return read,
+        }
+        let at = read.as_ref().map_or(from, |end| end.lsn);
+        let since = self.stuck.filter(|(stuck, _)| *stuck == at).map_or(now, |(_, since)| since);
+        self.stuck = Some((at, since));
+        if self.is_settled(since, now) { find_end(dir, limit).map_err(told) } else { read }
+    }
+
     /// Remembers since when each missing segment is missing. One that was missing when the node started is so since the segment
     /// behind it was stored.
     fn note_gaps(&mut self, dir: &WalDir, listing: &Listing, now: SystemTime) {
@@ -265,9 +294,9 @@ fn gaps(dir: &WalDir) -> Vec<(Lsn, Lsn)> {
     starts.windows(2).filter_map(gap).collect()
 }
 
-/// Whether WAL ends where the last segment does.
-fn is_tail(dir: &WalDir, end: &WalEnd) -> bool {
+/// Whether an archive may end so: as WAL does, or with a full segment whose next one is not there yet.
+fn is_usual(dir: &WalDir, end: &WalEnd) -> bool {
     use pg_wal::EndReason::TornRecord;
     let at = if let TornRecord { at, .. } = end.reason { at } else { end.lsn };
-    end.is_missing_segment() && at >= dir.end()
+    end.is_complete() || (end.is_missing_segment() && at >= dir.end())
 }

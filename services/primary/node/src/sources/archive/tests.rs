@@ -249,6 +249,7 @@ async fn a_late_segment_is_waited_for_and_a_missing_one_is_not() {
         let mut bed = Bed::new();
         (bed.follow, bed.config.gap_grace) = (true, grace);
         let put = async |i: usize| bed.put(&format!("wal/{}", segments[i].0), segments[i].1.clone()).await;
+        let half = async |i: usize| bed.put(&format!("wal/{}", segments[i].0), segments[i].1[..300_000].to_vec()).await;
         put(0).await;
         let (log, mut archive) = bed.open().await.unwrap();
         let (first, last) = (expected(&segments[..1]).1.lsn, expected(&segments).1.lsn);
@@ -277,6 +278,9 @@ async fn a_late_segment_is_waited_for_and_a_missing_one_is_not() {
             continue;
         }
         assert_eq!(log.end().lsn, first, "the second one may be on its way");
+        half(1).await;
+        archive = look(archive).await;
+        assert!(log.end().lsn > first && log.end().lsn < Lsn(0xB0_0000 + 300_000), "no further than what is there");
         put(1).await;
         look(archive).await;
         assert_eq!(log.end().lsn, last);
