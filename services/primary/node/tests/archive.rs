@@ -164,7 +164,7 @@ async fn a_store_that_goes_away_is_told_and_the_consumer_resumes() {
     let mut command = command(&s3, data.path());
     command.env("WALSTORM_PRIMARY__ARCHIVE__RETRY_TIMEOUT", "100ms").env("WALSTORM_PRIMARY__STREAMS__BATCH_BYTES", "65536");
     let program = Program::start(&mut command).await;
-    let request = admin::CreateSlotRequest { slot_id: "orders".to_owned(), start_lsn: 0 };
+    let request = admin::CreateSlotRequest { slot_id: "orders".to_owned(), ..admin::CreateSlotRequest::default() };
     AdminServiceClient::new(program.channel.clone()).create_slot(request).await.unwrap();
     let slot = from_slot("orders");
     let mut stream = program.open(pb::StreamStart { max_outstanding_batches: 1, ..slot.clone() }).await;
