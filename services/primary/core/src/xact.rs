@@ -70,6 +70,8 @@ pub(crate) struct Level {
     pub(crate) rows: Vec<RowChange>,
     /// Messages owed.
     pub(crate) queue: InvalidationQueue,
+    /// A mapped catalog or index has a new file, which the map must say at commit.
+    pub(crate) relation_map_changed: bool,
 }
 
 /// A running transaction.

@@ -53,29 +53,39 @@ fn recorded(name: &str) -> BTreeMap<PgVersion, String> {
     by_version
 }
 
-/// What we write.
-fn simulated(statement: &Statement, version: PgVersion) -> Vec<WalRecord> {
+/// A scenario of one transaction, perhaps after another one.
+fn scenario_of(given: &str, steps: &str) -> String {
     let actor = |name: &str, steps: &str, after: &str| {
         format!("[[actors]]\nname = '{name}'\n{after}transactions = 1\nsteps = [\n{steps}]\n")
     };
-    let after = if statement.given.is_empty() { "" } else { "after = ['before']\n" };
-    let before = if statement.given.is_empty() { String::new() } else { actor("before", &statement.given, "") };
-    let text = format!("name = 'test'\nstory = 'A statement.'\nseed = 1\n{before}{}", actor("a", &statement.steps, after));
-    let scenario = Scenario::parse("test", &text).unwrap_or_else(|error| panic!("{}: {error:?}\n{text}", statement.name));
+    let after = if given.is_empty() { "" } else { "after = ['before']\n" };
+    let before = if given.is_empty() { String::new() } else { actor("before", given, "") };
+    format!("name = 'test'\nstory = 'A statement.'\nseed = 1\n{before}{}", actor("a", steps, after))
+}
+
+/// Plays a scenario.
+fn play(text: &str, version: PgVersion) -> Result<Vec<WalRecord>, String> {
+    let scenario = Scenario::parse("test", text).unwrap_or_else(|error| panic!("{error:?}\n{text}"));
     let mut sink = MemorySink::new(version);
     let run = scenario.run(&Overrides::new(), &mut VirtualClock::default(), &mut seeded(1), &mut sink, |_, _| ());
-    run.unwrap_or_else(|error| panic!("{}: {error}", statement.name));
-    if statement.given.is_empty() {
-        return sink.records;
-    }
+    run.map(|_| sink.records).map_err(|error| error.to_string())
+}
+
+/// What we write: all records, and the place of the first of the statement.
+fn simulated(statement: &Statement, version: PgVersion) -> (Vec<WalRecord>, usize) {
+    let records = play(&scenario_of(&statement.given, &statement.steps), version);
+    let records = records.unwrap_or_else(|error| panic!("{}: {error}", statement.name));
     let is_commit = |record: &WalRecord| matches!(record.body, RecordBody::Commit(_));
-    sink.records.into_iter().skip_while(|record| !is_commit(record)).skip(1).collect()
+    let first = if statement.given.is_empty() { 0 } else { records.iter().position(is_commit).unwrap() + 1 };
+    (records, first)
 }
 
 /// Its lines.
 fn lines_of(statement: &Statement, version: PgVersion) -> String {
     let mut lines = StatementLines::new(version);
-    simulated(statement, version).iter().for_each(|record| lines.push(record));
+    let (records, first) = simulated(statement, version);
+    records[..first].iter().for_each(|record| lines.pass(record));
+    records[first..].iter().for_each(|record| lines.push(record));
     lines.take()
 }
 
@@ -115,7 +125,8 @@ fn statements_add_up_as_in_the_table() {
     for statement in statements() {
         let mut groups: Vec<([usize; 6], Vec<String>)> = Vec::new();
         for version in recorded(&statement.name).into_keys() {
-            let counts = counts(&simulated(&statement, version));
+            let (records, first) = simulated(&statement, version);
+            let counts = counts(&records[first..]);
             match groups.iter_mut().find(|(known, _)| *known == counts) {
                 Some((_, versions)) => versions.push(version.to_string()),
                 None => groups.push((counts, vec![version.to_string()])),
@@ -154,4 +165,56 @@ fn counts(records: &[WalRecord]) -> [usize; 6] {
         }
     }
     counts
+}
+
+const TABLE: &str = "{ create_table = { table = 't', columns = ['id int primary key', 'b text', 'c int default 5'] } },\n\
+                     { create_view = { view = 'v', table = 't' } },\n{ create_publication = { publication = 'p', tables = ['t'] } },\n\
+                     { comment = { table = 't' } },\n{ grant = { table = 't', role = 'bob' } },\n\
+                     { create_type = { type = 'e', enum = ['x'] } }\n";
+
+/// What a savepoint took away is there again, rows of all catalogs and names: it can be taken away once more, with the same messages.
+#[test]
+fn what_was_rolled_back_is_there_again() {
+    let drops = "{ drop_table = { table = 't', cascade = true } }, { drop_publication = { publication = 'p' } }, \
+                 { drop_type = { type = 'e' } }";
+    let changes = format!(
+        "{{ alter_column_type = {{ table = 't', column = 'c', type = 'bigint' }} }}, {{ rename_table = {{ table = 't', to = 't2' }} }}, \
+         {{ vacuum_full = {{ table = 'pg_class' }} }}, {{ savepoint = 'b' }}, {{ rename_table = {{ table = 't2', to = 't' }} }}, {drops}"
+    );
+    let twice = format!("{{ savepoint = 'a' }}, {changes}, {{ rollback_to = 'a' }}, {drops}\n");
+    for version in PgVersion::ALL {
+        let of = |steps: &str| {
+            let records = play(&scenario_of(TABLE, steps), version).unwrap();
+            let last = records.iter().rev().find_map(|record| match &record.body {
+                RecordBody::Commit(commit) => Some((commit.messages.clone(), commit.dropped_locators.clone())),
+                _ => None,
+            });
+            last.unwrap()
+        };
+        assert_eq!(of(&twice), of(&format!("{drops}\n")), "PostgreSQL {version}");
+    }
+}
+
+/// Statements that PostgreSQL refuses are refused, with what to do.
+#[test]
+fn refusals_say_why() {
+    let refused = [
+        ("{ drop_table = { table = 't' } }", "depends on"),
+        ("{ drop_index = { index = 't_pkey' } }", "drop that instead"),
+        ("{ drop_view = { view = 't' } }", "'t' is no view"),
+        ("{ drop_column = { table = 't', column = 'z' } }", "no column 'z'"),
+        ("{ create_view = { view = 'v', table = 't' } }", "there already"),
+        ("{ add_constraint = { table = 't', primary_key = 'b' } }", "already"),
+        ("{ drop_not_null = { table = 't', column = 'id' } }", "primary key"),
+        ("{ rename_column = { table = 't', column = 'b', to = 'c' } }", "already"),
+        ("{ drop_constraint = { table = 't', constraint = 'x' } }", "no constraint 'x'"),
+        ("{ revoke = { table = 't', role = 'eve' } }", "granted nothing"),
+        ("{ alter_publication = { publication = 'p', add = ['t'] } }", "in the publication already"),
+        ("{ detach_partition = { table = 't', partition = 't' } }", "no partition of"),
+        ("{ refresh_materialized_view = { view = 'v' } }", "no materialized view"),
+    ];
+    for (step, why) in refused {
+        let error = play(&scenario_of(TABLE, &format!("{step}\n")), PgVersion::V18).expect_err(step);
+        assert!(error.contains(why), "{step}: {error}");
+    }
 }

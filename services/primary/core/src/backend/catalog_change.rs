@@ -7,7 +7,7 @@ use pg_types::record::{HeapDelete, HeapInsert, HeapLock, HeapMultiInsert, HeapUp
 use pg_types::{CommandId, Oid, RecordBody, Tid, Xid, catalog};
 
 use super::{Backend, Result, StatementError};
-use crate::catalog::{CatalogTuple, DATABASE, Relation, StoredTuple, TupleId, Undo, catalog_locator};
+use crate::catalog::{CatalogTuple, DATABASE, Relation, StoredTuple, TupleId, Undo};
 use crate::invalidation_queue::InvalidationQueue;
 
 /// `XLHL_XMAX_LOCK_ONLY | XLHL_XMAX_EXCL_LOCK`.
@@ -35,8 +35,8 @@ impl Backend<'_> {
     pub(crate) fn catalog_insert(&mut self, tuple: CatalogTuple) -> Result<TupleId> {
         self.xid()?;
         self.xact.command_id_used = true;
-        let (tid, init_page) = self.cluster.catalog.heap(tuple.catalog.0).place(tuple.record_len());
-        let target = catalog_locator(tuple.catalog);
+        let (tid, init_page) = self.cluster.catalog.catalog_heap(tuple.catalog).place(tuple.record_len());
+        let target = self.cluster.catalog.catalog_locator(tuple.catalog);
         self.log_new_cid(&tuple, tid, (self.xact.command_id, CommandId::INVALID, CommandId::INVALID))?;
         let insert = HeapInsert { target, tid, init_page, tuple_len: tuple.record_len(), ..HeapInsert::default() };
         self.log(&RecordBody::Insert(insert))?;
@@ -55,7 +55,7 @@ impl Backend<'_> {
         let placed: Vec<(CatalogTuple, Tid, bool)> = tuples
             .into_iter()
             .map(|tuple| {
-                let (tid, init) = self.cluster.catalog.heap(tuple.catalog.0).place(tuple.record_len());
+                let (tid, init) = self.cluster.catalog.catalog_heap(tuple.catalog).place(tuple.record_len());
                 (tuple, tid, init)
             })
             .collect();
@@ -68,7 +68,7 @@ impl Backend<'_> {
             // A row has 7 bytes of header here where xl_heap_header has 5, and starts at an even offset.
             let each = (first.record_len() + 2).next_multiple_of(2);
             let multi = HeapMultiInsert {
-                target: catalog_locator(first.catalog),
+                target: self.cluster.catalog.catalog_locator(first.catalog),
                 block: tid.block,
                 ntuples: page.len() as u16,
                 last_in_multi: Some(tid.block) == last_block,
@@ -90,8 +90,9 @@ impl Backend<'_> {
         change(&mut tuple);
         let xid = self.xid()?;
         self.xact.command_id_used = true;
-        let (cid, target, len) = (self.xact.command_id, catalog_locator(tuple.catalog), tuple.record_len());
-        let heap = self.cluster.catalog.heap(tuple.catalog.0);
+        let (cid, target, len) =
+            (self.xact.command_id, self.cluster.catalog.catalog_locator(tuple.catalog), tuple.record_len());
+        let heap = self.cluster.catalog.catalog_heap(tuple.catalog);
         let beside = heap.place_beside(old.tid, len);
         let (new_tid, init_page) = beside.map_or_else(|| heap.place(len), |tid| (tid, false));
         if beside.is_none() {
@@ -126,7 +127,12 @@ impl Backend<'_> {
         self.xact.command_id_used = true;
         let deleted = self.deleting_cids(&old);
         self.log_new_cid(&old.tuple, old.tid, deleted)?;
-        let delete = HeapDelete { target: catalog_locator(old.tuple.catalog), tid: old.tid, xmax, ..HeapDelete::default() };
+        let delete = HeapDelete {
+            target: self.cluster.catalog.catalog_locator(old.tuple.catalog),
+            tid: old.tid,
+            xmax,
+            ..HeapDelete::default()
+        };
         self.log(&RecordBody::Delete(delete))?;
         self.invalidate_heap_tuple(&old.tuple, None);
         let before = self.cluster.catalog.replace_tuple(id, None);
@@ -159,11 +165,21 @@ impl Backend<'_> {
         let old = self.stored(id)?;
         let mut at_once = InvalidationQueue::default();
         self.register(&mut at_once, &old.tuple, None);
-        let record = InplaceRecord { target: catalog_locator(old.tuple.catalog), tid: old.tid, ..InplaceRecord::default() };
+        let record = InplaceRecord {
+            target: self.cluster.catalog.catalog_locator(old.tuple.catalog),
+            tid: old.tid,
+            ..InplaceRecord::default()
+        };
         let traits = self.cluster.catalog.traits;
         let record = if traits.inplace_messages {
             let messages = at_once.command_end(traits.message_order);
-            InplaceRecord { db: DATABASE, spc: Oid::DEFAULT_TABLESPACE, messages, ..record }
+            InplaceRecord {
+                db: DATABASE,
+                spc: Oid::DEFAULT_TABLESPACE,
+                relcache_init_file_inval: at_once.init_file(),
+                messages,
+                ..record
+            }
         } else {
             record
         };
@@ -177,6 +193,23 @@ impl Backend<'_> {
     pub(crate) fn invalidate_relcache(&mut self, rel: Oid) {
         self.xact.command_id_used = true;
         self.xact.level().queue.register_relcache(DATABASE, rel);
+        if self.cluster.catalog.is_in_init_file(rel) {
+            self.xact.level().queue.touch_init_file();
+        }
+    }
+
+    /// `CacheInvalidateCatalog`: all that is cached of a catalog that was written anew.
+    pub(crate) fn invalidate_catalog(&mut self, catalog: Oid) {
+        self.xact.level().queue.register_catalog(DATABASE, catalog);
+    }
+
+    /// The rows of a catalog that was written anew lie elsewhere.
+    pub(crate) fn move_catalog_rows(&mut self, catalog: Oid) {
+        for id in self.cluster.catalog.rows_in(catalog) {
+            let Some(stored) = self.cluster.catalog.tuple(id).cloned() else { continue };
+            let (tid, _) = self.cluster.catalog.catalog_heap(catalog).place(stored.tuple.record_len());
+            self.replace(id, StoredTuple { tid, ..stored });
+        }
     }
 
     /// `CacheInvalidateRelcacheAll`.
@@ -246,6 +279,9 @@ impl Backend<'_> {
         }
         if let Some(rel) = tuple.relcache_target() {
             queue.register_relcache(DATABASE, rel);
+            if self.cluster.catalog.is_in_init_file(rel) {
+                queue.touch_init_file();
+            }
         }
     }
 
@@ -254,7 +290,8 @@ impl Backend<'_> {
         self.xid()?;
         let (cmin, cmax, combocid) = cids;
         let top_xid = self.xact.top_xid();
-        let record = NewCidRecord { top_xid, cmin, cmax, combocid, target: catalog_locator(tuple.catalog), tid };
+        let record =
+            NewCidRecord { top_xid, cmin, cmax, combocid, target: self.cluster.catalog.catalog_locator(tuple.catalog), tid };
         self.log(&RecordBody::NewCid(Box::new(record)))?;
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use pg_types::record::{AbortRecord, CommitRecord, StandbyInvalidationsRecord, xinfo};
+use pg_types::record::{AbortRecord, CommitRecord, RelmapRecord, StandbyInvalidationsRecord, xinfo};
 use pg_types::{Lsn, Oid, RecordBody, RelFileLocator, Tid, Timestamp, Xid, catalog};
 
 use super::{Backend, Cluster, Result, StatementError};
@@ -46,6 +46,10 @@ impl Backend<'_> {
             self.cluster.exclusive_locks.remove(&self.xact.session);
             return Ok(Ended { committed: true, xid: Xid::INVALID, subxids: 0, messages: count, rows: top.rows, placed });
         }
+        self.xact.level().xid = top.xid;
+        if top.relation_map_changed {
+            self.log_relation_map()?;
+        }
         let subxids = top.children.len();
         let record = CommitRecord {
             xinfo: self.commit_completion(&top),
@@ -54,10 +58,16 @@ impl Backend<'_> {
             ..self.commit_record(&top)
         };
         let body = RecordBody::Commit(Box::new(with_commit_flags(record)));
-        self.xact.level().xid = top.xid;
         let placed = self.insert(&body)?;
         self.cluster.after_commit(self.xact.session, &top);
         Ok(Ended { committed: true, xid: top.xid, subxids, messages: count, rows: top.rows, placed: Some(placed) })
+    }
+
+    /// `write_relmap_file`: where mapped catalogs and indexes are from now on.
+    fn log_relation_map(&mut self) -> Result<()> {
+        let mappings = self.cluster.catalog.relation_map();
+        let record = RelmapRecord { db: DATABASE, spc: Oid::DEFAULT_TABLESPACE, mappings };
+        self.insert(&RecordBody::Relmap(Box::new(record))).map(drop)
     }
 
     /// Flags of a commit record that stand for themselves.
@@ -123,6 +133,7 @@ impl Backend<'_> {
         parent.locked_rows.append(&mut child.locked_rows);
         parent.rows.append(&mut child.rows);
         parent.queue.merge_committed(child.queue);
+        parent.relation_map_changed |= child.relation_map_changed;
     }
 
     /// Aborts the innermost level: an abort record if it has an xid, then everything is undone. The top level stays as an

@@ -90,6 +90,11 @@ impl Dependencies {
         self.by_reference.remove(&(row.on, id));
     }
 
+    /// All rows.
+    pub(super) fn ids(&self) -> Vec<TupleId> {
+        self.by_object.keys().map(|(_, id)| *id).collect()
+    }
+
     /// What an object depends on; a whole relation stands for its columns, too.
     pub(super) fn of(&self, object: ObjectAddress) -> Vec<(TupleId, Dependency)> {
         found(&self.by_object, object)

@@ -8,6 +8,7 @@
 mod dependency;
 mod heap_file;
 mod relation;
+mod system;
 mod traits;
 mod tuple;
 
@@ -23,6 +24,7 @@ pub(crate) use heap_file::{PageScan, Pruned};
 pub use relation::{
     Attribute, Constraint, IndexInfo, RelKind, RelStats, Relation, ReplicaIdentity, TableRows, Trigger, TupleId,
 };
+pub(crate) use system::{is_mapped, is_system};
 pub use traits::CatalogTraits;
 pub use tuple::{CatalogTuple, Datum};
 
@@ -92,7 +94,7 @@ impl Catalog {
     /// The catalog of a new cluster: the system's relations and nothing else.
     #[must_use]
     pub fn new(traits: &'static CatalogTraits) -> Catalog {
-        Catalog {
+        let mut catalog = Catalog {
             traits,
             syscaches: SysCacheTable::of(traits.version),
             tuples: Vec::new(),
@@ -104,7 +106,9 @@ impl Catalog {
             heaps: BTreeMap::new(),
             rows: BTreeMap::new(),
             next_oid: Oid::FIRST_NORMAL,
-        }
+        };
+        catalog.add_system_catalogs();
+        catalog
     }
 
     /// Appends a row.
@@ -183,9 +187,9 @@ impl Catalog {
         self.names.get(name).and_then(|oid| self.relations.get(oid))
     }
 
-    /// All relations by oid.
+    /// All relations that are not the system's, by oid.
     pub fn relations(&self) -> impl Iterator<Item = &Relation> {
-        self.relations.values()
+        self.relations.range(Oid::FIRST_NORMAL..).map(|(_, relation)| relation)
     }
 
     /// Replaces a relation; the one before comes back.
@@ -207,12 +211,41 @@ impl Catalog {
         before.map(Box::new)
     }
 
+    /// The number of a catalog's file: its oid until it is written anew.
+    #[must_use]
+    pub fn file_of(&self, catalog: Oid) -> u32 {
+        self.relations.get(&catalog).map_or(catalog.0, |relation| relation.filenode)
+    }
+
+    /// The file of a catalog.
+    #[must_use]
+    pub fn catalog_locator(&self, catalog: Oid) -> RelFileLocator {
+        let shared = catalog::is_shared(catalog);
+        let (spc, db) = if shared { (Oid::GLOBAL_TABLESPACE, Oid::INVALID) } else { (Oid::DEFAULT_TABLESPACE, DATABASE) };
+        RelFileLocator { spc, db, rel: self.file_of(catalog) }
+    }
+
+    /// All rows of a catalog.
+    pub(crate) fn rows_in(&self, catalog: Oid) -> Vec<TupleId> {
+        if catalog == catalog::DEPEND {
+            return self.dependencies.ids();
+        }
+        let range = (catalog, Oid::INVALID, TupleId(0))..=(catalog, Oid(u32::MAX), TupleId(u32::MAX));
+        self.by_owner.range(range).map(|(_, _, id)| *id).collect()
+    }
+
     /// The pages of a file.
     pub(crate) fn heap(&mut self, filenode: u32) -> &mut HeapFile {
         let old = filenode < Oid::FIRST_NORMAL.0;
         self.heaps
             .entry(filenode)
             .or_insert_with(|| if old { HeapFile::with_full_pages(CATALOG_PAGES) } else { HeapFile::default() })
+    }
+
+    /// The pages of a catalog.
+    pub(crate) fn catalog_heap(&mut self, catalog: Oid) -> &mut HeapFile {
+        let file = self.file_of(catalog);
+        self.heap(file)
     }
 
     /// The remembered rows of a table's file.
@@ -255,22 +288,30 @@ impl Catalog {
         let mut csv = String::from(
             "relname,oid,relfilenode,reltablespace,nsp,relkind,relpersistence,relisshared,relreplident,reltoastrelid,filenode_effective\n",
         );
-        let mut line = |name: &str, oid: u32, file: u32, shared: bool, kind: char, nsp: &str, toast: u32| {
+        let mut line = |name: &str,
+                        oid: u32,
+                        file: u32,
+                        shared: bool,
+                        (kind, identity): (char, ReplicaIdentity),
+                        nsp: &str,
+                        toast: u32| {
             let spc = if shared { 1664 } else { 0 };
-            let (flag, identity) =
-                (if shared { 't' } else { 'f' }, if matches!(kind, 'r' | 'p') && nsp == "public" { 'd' } else { 'n' });
+            let (flag, identity) = (if shared { 't' } else { 'f' }, identity.letter());
             let file_or_none = if file == 0 { String::new() } else { file.to_string() };
             // Writing to a string cannot fail.
             let _ =
                 writeln!(csv, "{},{oid},{file},{spc},{nsp},{kind},p,{flag},{identity},{toast},{file_or_none}", quoted(name));
         };
         for (name, oid) in catalog::NAMES {
-            line(name, oid.0, oid.0, catalog::is_shared(oid), 'r', "pg_catalog", 0);
+            let identity = ReplicaIdentity::Nothing;
+            line(name, oid.0, self.file_of(oid), catalog::is_shared(oid), ('r', identity), "pg_catalog", 0);
         }
-        for relation in self.relations.values() {
+        for relation in self.relations() {
             let nsp = if relation.namespace == PG_TOAST { "pg_toast" } else { "public" };
             let toast = relation.toast.map_or(0, |oid| oid.0);
-            line(&relation.name, relation.oid.0, relation.filenode, false, relation.kind.letter(), nsp, toast);
+            let identity = if relation.kind.is_table() { relation.replica_identity } else { ReplicaIdentity::Nothing };
+            let kind = (relation.kind.letter(), identity);
+            line(&relation.name, relation.oid.0, relation.filenode, false, kind, nsp, toast);
         }
         csv
     }
@@ -279,14 +320,6 @@ impl Catalog {
 /// A csv field, quoted if it must be.
 fn quoted(field: &str) -> String {
     if field.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", field.replace('"', "\"\"")) } else { field.to_owned() }
-}
-
-/// The file of a catalog.
-#[must_use]
-pub fn catalog_locator(catalog: Oid) -> RelFileLocator {
-    let shared = catalog::is_shared(catalog);
-    let (spc, db) = if shared { (Oid::GLOBAL_TABLESPACE, Oid::INVALID) } else { (Oid::DEFAULT_TABLESPACE, DATABASE) };
-    RelFileLocator { spc, db, rel: catalog.0 }
 }
 
 /// The file of a user relation.

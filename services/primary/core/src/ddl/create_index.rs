@@ -10,6 +10,7 @@ use super::rows;
 use crate::backend::{Backend, Result, StatementError};
 use crate::catalog::{
     Constraint, DependencyType, IndexInfo, ObjectAddress, PG_TOAST, PUBLIC, RelKind, RelStats, Relation, ReplicaIdentity,
+    is_system,
 };
 
 /// What one new index is made of.
@@ -37,6 +38,8 @@ enum Purpose {
     Toast,
 }
 
+/// Rows that a catalog has from the beginning; each has another number, which nobody can tell.
+const CATALOG_ROWS: u64 = 400;
 /// Pages of a new index over an empty table: the metapage.
 const EMPTY_INDEX_PAGES: u32 = 1;
 
@@ -176,13 +179,23 @@ impl Backend<'_> {
 
     /// `index_build`: the sizes that it found go to the pg_class rows of the table and of the index.
     pub(super) fn index_build(&mut self, table: Oid, index: Oid) -> Result<()> {
-        let filenode = self.relation(table)?.filenode;
-        let pages = self.cluster.catalog.heap(filenode).pages();
-        let tuples = self.cluster.catalog.rows(filenode).count;
+        let (pages, tuples) = self.size_of(table)?;
         self.index_update_stats(table, RelStats { pages, tuples: Some(tuples), has_index: true })?;
         let index_pages = EMPTY_INDEX_PAGES + u32::try_from(tuples.div_ceil(300)).unwrap_or(u32::MAX - 1);
         self.index_update_stats(index, RelStats { pages: index_pages, tuples: Some(tuples), has_index: false })?;
         self.command_counter_increment()
+    }
+
+    /// Pages and rows of a table.
+    pub(super) fn size_of(&mut self, table: Oid) -> Result<(u32, u64)> {
+        let filenode = self.relation(table)?.filenode;
+        let pages = self.cluster.catalog.heap(filenode).pages();
+        let tuples = if is_system(table) {
+            CATALOG_ROWS + self.cluster.catalog.rows_in(table).len() as u64
+        } else {
+            self.cluster.catalog.rows(filenode).count
+        };
+        Ok((pages, tuples))
     }
 
     /// `index_update_stats`: updates the row in place if something differs; else only asks the relcache entry to go. An

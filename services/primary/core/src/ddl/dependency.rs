@@ -106,6 +106,8 @@ impl Backend<'_> {
             });
             if let Some(row) = owner {
                 self.acquire_deletion_lock(row.on)?;
+                // Nobody asked for it to go, unless something else takes it along (`DEPFLAG_REVERSE`).
+                found.normal.push((row.on, object));
                 return self.find_dependent_objects(row.on, found);
             }
         }

@@ -238,6 +238,7 @@ impl<N> ObjectStatement<N> {
             | S::Comment { table, .. }
             | S::CreateTrigger { table, .. }
             | S::DropTrigger { table, .. }
+            | S::VacuumFull { table }
             | S::Cluster { table, .. } => vec![table],
             S::AddConstraint { table, constraint: ConstraintSpec::ForeignKey(_, other), .. } => vec![table, other],
             S::AddConstraint { table, .. } => vec![table],

@@ -13,7 +13,7 @@ use super::column::Column;
 use super::dependency::DropBehavior;
 use super::heap::NewRelation;
 use crate::backend::{Backend, Result, StatementError};
-use crate::catalog::{Attribute, Datum, DependencyType, ObjectAddress, RelKind, RelStats, user_locator};
+use crate::catalog::{Attribute, Datum, DependencyType, ObjectAddress, RelKind, RelStats, is_mapped, is_system, user_locator};
 
 /// What happens to TOAST tables when files are swapped.
 #[derive(Clone, Copy, PartialEq)]
@@ -137,6 +137,11 @@ impl Backend<'_> {
         self.swap_relation_files(table, transient, toast)?;
         self.command_counter_increment()?;
         self.reindex_relation(table)?;
+        if table == catalog::CLASS {
+            // Its own row says when it was frozen, in the command that begins to drop the transient table.
+            let class_row = self.relation(table)?.class_row;
+            self.catalog_update(class_row, |_| ())?;
+        }
         self.perform_deletion(ObjectAddress::relation(transient), DropBehavior::Restrict)?;
         if let Some(stayed) = self.relation(table)?.toast.filter(|_| toast == SwapToast::ByLinks) {
             self.rename_toast_table(table, stayed)?;
@@ -177,17 +182,31 @@ impl Backend<'_> {
     /// `swap_relation_files`, in one command.
     fn swap_relation_files(&mut self, one: Oid, other: Oid, toast: SwapToast) -> Result<()> {
         let (a, b) = (self.relation(one)?.clone(), self.relation(other)?.clone());
-        for (row, filenode) in [(a.class_row, b.filenode), (b.class_row, a.filenode)] {
-            self.catalog_update(row, |tuple| tuple.set("relfilenode", Datum::Int(i64::from(filenode))))?;
+        if one == catalog::CLASS {
+            // Its rows cannot say where they are themselves.
+            self.invalidate_relcache(one);
+            self.invalidate_relcache(other);
+        } else {
+            for (row, filenode) in [(a.class_row, b.filenode), (b.class_row, a.filenode)] {
+                self.catalog_update(row, |tuple| tuple.set("relfilenode", Datum::Int(i64::from(filenode))))?;
+            }
         }
         for (oid, from, has_index) in [(one, &b, a.stats.has_index), (other, &a, b.stats.has_index)] {
             self.change_relation(oid, |relation| {
                 relation.filenode = from.filenode;
-                relation.stats = RelStats { has_index, ..from.stats };
+                if one != catalog::CLASS {
+                    relation.stats = RelStats { has_index, ..from.stats };
+                }
                 if toast == SwapToast::ByLinks {
                     relation.toast = from.toast;
                 }
             })?;
+        }
+        if is_system(one) {
+            self.invalidate_catalog(one);
+            self.move_catalog_rows(one);
+            self.keep_size_of(one)?;
+            self.xact.level().relation_map_changed |= is_mapped(one);
         }
         match (toast, a.toast.zip(b.toast)) {
             (SwapToast::ByContent, Some((first, second))) => {
@@ -203,6 +222,17 @@ impl Backend<'_> {
             (SwapToast::ByLinks, Some((first, second))) => self.swap_toast_owners((one, second), (other, first)),
             _ => Ok(()),
         }
+    }
+
+    /// A catalog's row says how large it is now; pg_class's own is told by the first index that is built.
+    fn keep_size_of(&mut self, catalog: Oid) -> Result<()> {
+        if catalog == catalog::CLASS {
+            return Ok(());
+        }
+        let (pages, tuples) = self.size_of(catalog)?;
+        self.change_relation(catalog, |relation| {
+            relation.stats = RelStats { pages, tuples: Some(tuples), ..relation.stats };
+        })
     }
 
     /// TOAST tables depend on their new owners.
@@ -232,7 +262,11 @@ impl Backend<'_> {
         self.copy_heap(table, transient, Copied::Pages)?;
         let (class_row, filenode) = (self.relation(transient)?.class_row, self.relation(transient)?.filenode);
         let (pages, tuples) = (self.cluster.catalog.heap(filenode).pages(), self.cluster.catalog.rows(filenode).count);
-        self.catalog_update(class_row, |_| ())?;
+        if table == catalog::CLASS {
+            self.invalidate_relcache(transient);
+        } else {
+            self.catalog_update(class_row, |_| ())?;
+        }
         self.change_relation(transient, |relation| {
             relation.stats = RelStats { pages, tuples: Some(tuples), ..relation.stats };
         })?;

@@ -12,7 +12,7 @@ use pg_types::record::TruncateRecord;
 use pg_types::{Oid, RecordBody, catalog};
 
 use crate::backend::{Backend, Result, StatementError};
-use crate::catalog::{DATABASE, Datum, DependencyType, ObjectAddress, RelKind, user_locator};
+use crate::catalog::{DATABASE, Datum, DependencyType, ObjectAddress, RelKind, is_mapped, user_locator};
 
 /// What TRUNCATE is told besides its tables.
 #[derive(Clone, Copy, Debug, Default)]
@@ -174,6 +174,12 @@ impl Backend<'_> {
         let class_row = self.relation(rel)?.class_row;
         self.create_storage(filenode)?;
         self.drop_storage(rel)?;
+        if is_mapped(rel) {
+            self.invalidate_relcache(rel);
+            self.xact.level().relation_map_changed = true;
+            self.change_relation(rel, |relation| relation.filenode = filenode)?;
+            return self.command_counter_increment();
+        }
         self.catalog_update(class_row, |tuple| tuple.set("relfilenode", Datum::Int(i64::from(filenode))))?;
         let has_index = self.relation(rel)?.stats.has_index;
         let stats = crate::catalog::RelStats { has_index, ..self.stats_of_new_table() };
