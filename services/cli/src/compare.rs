@@ -85,7 +85,8 @@ pub fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> anyhow::R
         anyhow::bail!("--seed is for scenarios, but {} is WAL: leave it out", args.source);
     }
     let dir = log.as_ref().map_or(Path::new(&args.source), ScenarioLog::dir);
-    let input = WalInput::open(dir, args.catalog.as_deref(), args.database.map(pg_types::Oid))?;
+    let mut input = WalInput::open(dir, args.catalog.as_deref(), args.database.map(pg_types::Oid))?;
+    input.callbacks = log.as_ref().map(ScenarioLog::callbacks).unwrap_or_default();
     input.notes.iter().for_each(|text| note(notes, text));
     let (rows, end) = compare(&input, &args.profiles)?;
     if args.json {

@@ -10,6 +10,7 @@ pub mod decode;
 pub mod notes;
 pub mod run;
 pub mod scenario_log;
+pub mod scenarios;
 pub mod snapshot;
 pub mod wal;
 pub mod wal_input;
@@ -36,6 +37,8 @@ pub enum Command {
     Snapshot(snapshot::Args),
     /// Run one input under several profiles and show what each costs.
     Compare(compare::Args),
+    /// Scenarios: what ships, what is in them, whether a file is right, whether what must come out does.
+    Scenarios(scenarios::Args),
 }
 
 /// Runs the command and says how the process must exit.
@@ -49,5 +52,6 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Decode(args) => decode::main(&args),
         Command::Snapshot(args) => snapshot::main(&args),
         Command::Compare(args) => compare::main(&args),
+        Command::Scenarios(args) => scenarios::main(&args),
     }
 }

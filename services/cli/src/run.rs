@@ -50,7 +50,7 @@ const WORKERS_MIN: usize = 2;
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// What to play: names of scenarios, scenario files (*.toml), directories of WAL or single segments; none: the sample WAL and every scenario.
+    /// What to play: names of scenarios, scenario files (*.toml), directories of WAL or single segments; none: the sample WAL and every scenario with a ladder of published figures.
     #[arg(value_name = "SOURCE")]
     sources: Vec<String>,
     /// Profiles to compare, separated by commas: pg96, pg10, pg13.6, pg13 ... pg18, indexed, each with +switches. Default: those of

@@ -3,15 +3,45 @@
 use std::path::Path;
 
 use anyhow::Context;
+use decoder_core::RegisteredCallbacks;
 use pg_types::{Lsn, PgVersion, RecordBody, Xid};
 use pg_wal::writer::{WalWriter, WriterConfig};
 use primary_core::rng::seeded;
-use primary_core::{Overrides, Placed, Scenario, SinkError, VirtualClock, WalSink};
+use primary_core::scenario::Plan;
+use primary_core::{Engine, Overrides, Placed, Scenario, SinkError, Step, VirtualClock, WalSink};
 use tempfile::TempDir;
 
-/// The directory.
+/// The directory, and the engine that filled it.
 #[derive(Debug)]
-pub struct ScenarioLog(TempDir);
+pub struct ScenarioLog {
+    /// Deleted when this goes.
+    folder: TempDir,
+    /// At the end of the scenario.
+    engine: Engine,
+}
+
+/// The scenario that `source` is a file of or the name of; [`None`] if `source` is a file of something else.
+///
+/// # Errors
+/// There is no such scenario, or it is wrong.
+pub fn scenario_of(source: &str) -> anyhow::Result<Option<Scenario>> {
+    let path = Path::new(source);
+    if !path.is_file() {
+        return Ok(Some(Scenario::load(source).with_context(|| format!("{} is no file", source.escape_debug()))?));
+    }
+    if path.extension().is_none_or(|extension| extension != "toml") {
+        return Ok(None);
+    }
+    let text = service_kit::config::read_text(path).with_context(|| format!("read {source}"))?;
+    Ok(Some(Scenario::parse(source, &text)?))
+}
+
+/// What a decoder that plays a plan has registered.
+#[must_use]
+pub fn callbacks_of(plan: &Plan) -> RegisteredCallbacks {
+    let hints = plan.decoder;
+    RegisteredCallbacks { syscache: hints.syscache_callbacks, relcache: hints.relcache_callbacks }
+}
 
 impl ScenarioLog {
     /// Plays the scenario that `source` is a file of or the name of; [`None`] if `source` is a file of WAL.
@@ -19,28 +49,43 @@ impl ScenarioLog {
     /// # Errors
     /// There is no such scenario, or it cannot be played or written.
     pub fn of(source: &str, seed: Option<u64>) -> anyhow::Result<Option<ScenarioLog>> {
-        let path = Path::new(source);
-        let scenario = if !path.is_file() {
-            Scenario::load(source).with_context(|| format!("{} is neither a directory nor a file", source.escape_debug()))?
-        } else if path.extension().is_some_and(|extension| extension == "toml") {
-            let text = service_kit::config::read_text(path).with_context(|| format!("read {source}"))?;
-            Scenario::parse(source, &text)?
-        } else {
-            return Ok(None);
-        };
+        let Some(scenario) = scenario_of(source)? else { return Ok(None) };
+        let seed = seed.unwrap_or(scenario.seed());
+        ScenarioLog::play(&scenario, &Overrides::new(), seed, WriterConfig::new(1).version).map(Some)
+    }
+
+    /// Plays a scenario with these parameters into WAL of this version.
+    ///
+    /// # Errors
+    /// It cannot be played or written.
+    pub fn play(scenario: &Scenario, overrides: &Overrides, seed: u64, version: PgVersion) -> anyhow::Result<ScenarioLog> {
         let folder = tempfile::tempdir().context("make a directory for the scenario's WAL")?;
-        let mut log = Log(WalWriter::create(folder.path(), WriterConfig::new(1))?);
-        let mut rng = seeded(seed.unwrap_or(scenario.seed()));
-        scenario.run(&Overrides::new(), &mut VirtualClock::default(), &mut rng, &mut log, |_, _| ())?;
+        let config = WriterConfig { version, ..WriterConfig::new(1) };
+        let mut log = Log(WalWriter::create(folder.path(), config)?);
+        let mut engine = Engine::new(scenario.plan(overrides)?, version)?;
+        let (mut clock, mut rng) = (VirtualClock::default(), seeded(seed));
+        while engine.step(&mut clock, &mut rng, &mut log)? != Step::Done {}
         log.0.switch()?;
         log.0.finish()?;
-        Ok(Some(ScenarioLog(folder)))
+        Ok(ScenarioLog { folder, engine })
     }
 
     /// Where it is.
     #[must_use]
     pub fn dir(&self) -> &Path {
-        self.0.path()
+        self.folder.path()
+    }
+
+    /// The engine that played it.
+    #[must_use]
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// What a decoder that plays it has registered.
+    #[must_use]
+    pub fn callbacks(&self) -> RegisteredCallbacks {
+        callbacks_of(self.engine.plan())
     }
 }
 

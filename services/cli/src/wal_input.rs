@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use decoder_core::{Catalog, CsvCatalog, Decoder, DecoderConfig, Function, NoCatalog, OutputSink, Profile};
+use decoder_core::{
+    Catalog, CsvCatalog, Decoder, DecoderConfig, Function, NoCatalog, OutputSink, Profile, RegisteredCallbacks,
+};
 use pg_types::{Lsn, Oid, RecordBody, WalRecord};
 use pg_wal::{WalDir, WalEnd, WalReader};
 
@@ -20,6 +22,8 @@ pub struct WalInput {
     pub database: Oid,
     /// Names.
     catalog: Arc<dyn Catalog>,
+    /// Callbacks that decoders have registered; a walsender's if nobody says otherwise.
+    pub callbacks: RegisteredCallbacks,
     /// Something to tell the user, if a choice was made for him.
     pub notes: Vec<String>,
 }
@@ -45,7 +49,7 @@ impl WalInput {
                 oid
             }
         };
-        Ok(WalInput { dir, database, catalog, notes })
+        Ok(WalInput { dir, database, catalog, callbacks: RegisteredCallbacks::default(), notes })
     }
 
     /// A decoder of this input that costs what `profile` says.
@@ -53,7 +57,15 @@ impl WalInput {
     pub fn decoder(&self, profile: Profile) -> Decoder {
         let (version, database) = (self.dir.identity().version, self.database);
         let config = DecoderConfig { version, profile, database, confirmed_lsn: Lsn::INVALID };
-        Decoder::new(config, Arc::clone(&self.catalog))
+        let mut decoder = Decoder::new(config, Arc::clone(&self.catalog));
+        decoder.register_callbacks(self.callbacks);
+        decoder
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn dir(&self) -> &WalDir {
+        &self.dir
     }
 
     /// Decodes everything into `sink` and gives how the WAL ended.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use decoder_core::Profile;
+use decoder_core::{Profile, RegisteredCallbacks};
 use indicatif::ProgressBar;
 use pg_types::{Lsn, PgVersion};
 use pg_wal::WalDir;
@@ -30,6 +30,7 @@ use super::sample_wal;
 use super::source::{Source, SourceKind};
 use super::standby_profiles::{SnapshotPlan, measure};
 use super::subscriber::Subscriber;
+use crate::scenario_log::callbacks_of;
 
 /// Profiles under which a real WAL is decoded, beside that of its own version.
 const WAL_PROFILES: [&str; 5] = ["pg96", "pg10", "pg13", "pg14", "indexed"];
@@ -54,6 +55,8 @@ struct SetUp {
     wal_dir: Option<PathBuf>,
     /// Folder with names of relations.
     catalog: Option<PathBuf>,
+    /// Callbacks that a decoder has registered.
+    callbacks: RegisteredCallbacks,
     /// Settings of the standby.
     standby_settings: SizeSettings,
     /// Snapshots a second.
@@ -102,7 +105,8 @@ pub async fn play(
     };
     let own = format!("pg{}", report.wal.version);
     let catalog = set_up.catalog.as_deref();
-    let played = Played { wal_dir: &wal_dir, catalog, own: &own, ladder, bar };
+    let callbacks = set_up.callbacks;
+    let played = Played { wal_dir: &wal_dir, catalog, callbacks, own: &own, ladder, bar };
     if ladder.is_none_or(|l| l.side == Side::Decoder) {
         let names = settings.decoder_profiles(ladder.map(|l| l.rungs), &own, &WAL_PROFILES);
         tokio::task::block_in_place(|| decode_under(&played, &names, &mut report, &mut timings))?;
@@ -121,6 +125,7 @@ fn set_up(source: &Source, settings: &Settings, ladder: Option<&Ladder>, folder:
         source: SourceConfig::default(),
         wal_dir: None,
         catalog: settings.catalog.clone(),
+        callbacks: RegisteredCallbacks::default(),
         standby_settings: SizeSettings { max_prepared_transactions: 100, ..SizeSettings::default() },
         snapshots_per_second: SNAPSHOTS_PER_SECOND,
     };
@@ -144,6 +149,7 @@ fn set_up(source: &Source, settings: &Settings, ladder: Option<&Ladder>, folder:
             set_up.source.segment_bytes = 1 << 20;
             set_up.source.fsync = false;
             set_up.catalog = Some(write_catalog(&folder.join("catalog"), &plan)?);
+            set_up.callbacks = callbacks_of(&plan);
             set_up.standby_settings.max_connections = plan.server.max_connections;
             set_up.standby_settings.max_prepared_transactions = plan.server.max_prepared_transactions;
             if plan.snapshots_per_second > 0 {
@@ -247,6 +253,8 @@ struct Played<'a> {
     wal_dir: &'a Path,
     /// Folder with names of relations.
     catalog: Option<&'a Path>,
+    /// Callbacks that a decoder has registered.
+    callbacks: RegisteredCallbacks,
     /// Profile of its own version.
     own: &'a str,
     /// Figures of others.
@@ -262,14 +270,14 @@ fn decode_under(
     report: &mut SourceReport,
     timings: &mut SourceTimings,
 ) -> anyhow::Result<()> {
-    let Played { wal_dir, catalog, own, ladder, bar } = *played;
+    let Played { wal_dir, catalog, callbacks, own, ladder, bar } = *played;
     let profiles = names.iter().map(|name| name.parse::<Profile>()).collect::<Result<Vec<_>, _>>()?;
     let rank_by = profiles.iter().find(|p| p.name == own).or(profiles.last()).context("no profile to decode under")?.clone();
     bar.set_length(profiles.len() as u64);
     bar.set_position(0);
     let source = report.source.clone();
     let mut done = 0;
-    let result = profiles::run(wal_dir, catalog, &profiles, &rank_by, &mut |profile| {
+    let result = profiles::run(wal_dir, catalog, callbacks, &profiles, &rank_by, &mut |profile| {
         bar.set_message(format!("{source}: decoding as {profile}"));
         bar.set_position(done);
         done += 1;

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::path::Path;
 
-use decoder_core::{DecodedTransaction, Profile};
+use decoder_core::{DecodedTransaction, Profile, RegisteredCallbacks};
 use pg_types::record::ParameterChangeRecord;
 use pg_types::{InvalidationKind, Lsn, RecordBody, SysCacheTable, Work};
 use pg_wal::{WalDir, WalReader};
@@ -35,7 +35,7 @@ pub struct Profiles {
     pub steps_all: u64,
 }
 
-/// Decodes the WAL in `dir` under each of `profiles`; `rank_by` decides which transactions are costly, and must be one of them.
+/// Decodes the WAL in `dir` under each of `profiles`, with these callbacks registered; `rank_by` decides which transactions are costly, and must be one of them.
 /// `progress` is told each profile before it runs.
 ///
 /// # Errors
@@ -43,11 +43,13 @@ pub struct Profiles {
 pub fn run(
     dir: &Path,
     catalog: Option<&Path>,
+    callbacks: RegisteredCallbacks,
     profiles: &[Profile],
     rank_by: &Profile,
     progress: &mut dyn FnMut(&str),
 ) -> anyhow::Result<Profiles> {
-    let input = WalInput::open(dir, catalog, None)?;
+    let mut input = WalInput::open(dir, catalog, None)?;
+    input.callbacks = callbacks;
     progress(&rank_by.name);
     let mut ranking = Ranking::default();
     let (mut ranked, digest, _) = measure(&input, rank_by, None, &mut |t| ranking.add(t))?;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use primary_core::Scenario;
 
+use super::ladder::LADDERS;
 use super::sample_wal;
 
 /// Largest scenario file that is read, in bytes.
@@ -90,12 +91,12 @@ impl Source {
     }
 }
 
-/// The sources that the arguments name, with unique names; without arguments the sample and every scenario that ships.
+/// The sources that the arguments name, with unique names; without arguments the sample and every scenario that has a ladder.
 ///
 /// # Errors
 /// An argument is no source.
 pub fn resolve(arguments: &[String]) -> anyhow::Result<Vec<Source>> {
-    let all = || [sample_wal::NAME].into_iter().chain(Scenario::names());
+    let all = || [sample_wal::NAME].into_iter().chain(LADDERS.iter().map(|ladder| ladder.scenario));
     let mut sources = if arguments.is_empty() {
         all().map(Source::parse).collect::<anyhow::Result<Vec<_>>>()?
     } else {
@@ -134,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_arguments_everything_that_ships_is_played() {
+    fn without_arguments_the_ladders_are_played() {
         let names: Vec<_> = resolve(&[]).unwrap().into_iter().map(|s| s.name).collect();
         assert_eq!(names, ["sample-wal", "catalog-churn", "standby-gaps", "truncate-partitions"]);
     }

@@ -29,6 +29,8 @@ pub struct StandbyCost {
     pub compressions: u64,
     /// Xids in all snapshots together: the same under every profile.
     pub xids_seen: u64,
+    /// Snapshots that may lack subtransactions (`suboverflowed`).
+    pub suboverflowed: u64,
     /// Slots looked at and jumped over by snapshots.
     pub work: Work,
     /// Measured: CPU time of the snapshots, in nanoseconds.
@@ -82,6 +84,7 @@ pub fn measure(dir: &WalDir, profile: StandbyProfile, plan: &SnapshotPlan) -> an
             cost.snapshots += 1;
             cost.span_max = cost.span_max.max(state.known_assigned.span());
             cost.live_max = cost.live_max.max(state.known_assigned.live);
+            cost.suboverflowed += u64::from(taken.snapshot.suboverflowed);
             cost.xids_seen += taken.snapshot.xip.len() as u64;
             cost.work.xid_slots_visited += taken.slots.visited;
             cost.work.xid_slots_skipped += taken.slots.skipped;

@@ -32,7 +32,7 @@ use pg_types::{InvalidationMessage, Lsn, Oid, PgVersion, RecordBody, RelFileLoca
 
 use crate::DecodeError;
 use crate::catalog::Catalog;
-use crate::invalidation::{CacheContents, CacheSizes, Caches};
+use crate::invalidation::{CacheContents, CacheSizes, Caches, RegisteredCallbacks};
 use crate::output::OutputSink;
 use crate::profile::{Distribution, Profile};
 use crate::relations::Relations;
@@ -524,6 +524,11 @@ impl Decoder {
     #[must_use]
     pub fn cache_contents(&self) -> CacheContents {
         self.caches.contents()
+    }
+
+    /// Registers so many callbacks; before anything is decoded.
+    pub fn register_callbacks(&mut self, registered: RegisteredCallbacks) {
+        self.caches.register(registered, &self.config.profile);
     }
 
     /// The byte that says which function runs; a sampler may read it from another thread.

@@ -55,6 +55,15 @@ pub struct CacheSizes {
     pub map_buckets: usize,
 }
 
+/// How many callbacks a backend has registered; a walsender's where nothing is said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RegisteredCallbacks {
+    /// Syscache callbacks; PostgreSQL has room for 64.
+    pub syscache: Option<u8>,
+    /// Relcache callbacks, with that of the relfilenode map; PostgreSQL has room for 10.
+    pub relcache: Option<u8>,
+}
+
 /// What the caches hold, sorted, for comparing two decoders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheContents {
@@ -75,6 +84,8 @@ pub(crate) struct Caches {
     syscaches: SysCaches,
     /// Their callbacks.
     callbacks: SyscacheCallbacks,
+    /// How many relcache callbacks are registered.
+    relcache_callbacks: u64,
     /// Relations.
     relcache: Relcache,
     /// File → relation.
@@ -100,6 +111,7 @@ impl Caches {
             database,
             syscaches,
             callbacks,
+            relcache_callbacks: RELCACHE_CALLBACKS,
             relcache: Relcache::new(),
             map: RelfilenodeMap::new(profile),
             work: Work::default(),
@@ -107,6 +119,15 @@ impl Caches {
             last_opened: None,
             marker,
         }
+    }
+
+    /// Registers so many callbacks instead of a walsender's; those of syscaches are on the same caches in turn.
+    pub(crate) fn register(&mut self, registered: RegisteredCallbacks, profile: &Profile) {
+        if let Some(count) = registered.syscache {
+            let names = WALSENDER_CALLBACKS.iter().copied().cycle().take(count.into());
+            self.callbacks = SyscacheCallbacks::new(self.syscaches.table(), names, profile.callback_search);
+        }
+        self.relcache_callbacks = registered.relcache.map_or(RELCACHE_CALLBACKS, u64::from);
     }
 
     /// Whether a message's syscache id exists in this version.
@@ -173,8 +194,8 @@ impl Caches {
     /// A relcache message: the entry, then the callbacks.
     fn execute_relcache(&mut self, rel: Oid) {
         self.relcache.invalidate(rel, &mut self.work, &self.marker);
-        self.work.callbacks_visited += RELCACHE_CALLBACKS;
-        self.work.callbacks_called += RELCACHE_CALLBACKS;
+        self.work.callbacks_visited += self.relcache_callbacks;
+        self.work.callbacks_called += self.relcache_callbacks;
         self.map.invalidate(rel, &mut self.work, &self.marker);
     }
 
@@ -289,6 +310,24 @@ mod tests {
             caches.open_file(file(20000), false, &mut relations);
             assert_eq!(caches.work.relations_loaded, 2);
         }
+    }
+
+    #[test]
+    fn registered_callbacks_are_those_that_are_looked_at() {
+        let work = |profile: &str, registered| {
+            let (mut caches, _) = caches(profile);
+            caches.register(registered, &profile.parse().unwrap());
+            caches.execute(&InvalidationMessage::Catcache { db: Oid(5), cache_id: 0, hash: 1 });
+            caches.execute(&InvalidationMessage::Relcache { db: Oid(5), rel: Oid(20000) });
+            caches.work.callbacks_visited
+        };
+        let some = |syscache, relcache| RegisteredCallbacks { syscache: Some(syscache), relcache: Some(relcache) };
+        // Up to 9.6.3 each message looked at all of them; more than there is room for are not registered.
+        assert_eq!(work("pg96", some(30, 2)), 32);
+        assert_eq!(work("pg96", some(5, 10)), 15);
+        assert_eq!(work("pg96", some(255, 1)), 64 + 1);
+        assert_eq!(work("pg14", some(64, 2)), 2, "nobody asked for that cache");
+        assert_eq!(work("pg96", RegisteredCallbacks::default()), WALSENDER_CALLBACKS.len() as u64 + RELCACHE_CALLBACKS);
     }
 
     #[test]

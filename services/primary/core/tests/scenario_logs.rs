@@ -11,7 +11,7 @@ use pg_types::{Lsn, PgVersion, RecordBody, Xid};
 use pg_wal::writer::{WalWriter, WriterConfig};
 use pg_wal::{EndReason, WalDir, WalReader, rmgr};
 use primary_core::rng::seeded;
-use primary_core::{Overrides, Placed, RunSummary, Scenario, SinkError, VirtualClock, WalSink};
+use primary_core::{Placed, RunSummary, Scenario, SinkError, VirtualClock, WalSink};
 
 /// A log on disk.
 struct LogSink(WalWriter);
@@ -31,24 +31,13 @@ impl WalSink for LogSink {
     }
 }
 
-/// Small sizes of the shipped scenarios.
-fn small(name: &str) -> Overrides {
-    let sizes: &[(&str, &str)] = match name {
-        "truncate-partitions" => &[("partitions", "12"), ("rows", "3")],
-        "catalog-churn" => &[("tables", "50"), ("transactions", "20"), ("grants", "10"), ("altered", "10")],
-        "standby-gaps" => &[("duration", "2s"), ("snapshots", "10"), ("longest", "1s")],
-        other => panic!("give '{other}' a small size here"),
-    };
-    sizes.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect()
-}
-
 /// Plays a scenario into a directory.
 fn play(name: &str, version: PgVersion, seed: u64, dir: &Path) -> RunSummary {
     let config = WriterConfig { version, ..WriterConfig::new(7).with_segment_size(1 << 20) };
     let mut sink = LogSink(WalWriter::create(dir, config).unwrap());
     let scenario = Scenario::load(name).unwrap();
     let mut clock = VirtualClock::default();
-    let summary = scenario.run(&small(name), &mut clock, &mut seeded(seed), &mut sink, |_, _| ()).unwrap();
+    let summary = scenario.run(scenario.small(), &mut clock, &mut seeded(seed), &mut sink, |_, _| ()).unwrap();
     assert_eq!(sink.0.finish().unwrap(), summary.end_lsn);
     summary
 }

@@ -69,6 +69,10 @@ impl Counter {
 pub struct Expectation {
     /// As it is written.
     pub text: String,
+    /// Line of its text in the file, from 1.
+    pub line: usize,
+    /// Column of its text, from 1.
+    pub column: usize,
     /// First and last version of PostgreSQL whose WAL it is about.
     pub versions: (u64, u64),
     /// The left side.
@@ -139,7 +143,7 @@ impl Expectation {
         if parser.at < text.len() {
             return Err((parser.at, "there is something after the end of the comparison".to_owned()));
         }
-        Ok(Expectation { text: text.to_owned(), versions, left, comparison, right })
+        Ok(Expectation { text: text.to_owned(), line: 0, column: 0, versions, left, comparison, right })
     }
 
     /// The counters that must be known.

@@ -156,8 +156,6 @@ pub(super) struct DecoderFile {
     pub(super) syscache_callbacks: Option<At<Amount>>,
     /// Relcache callbacks that are registered.
     pub(super) relcache_callbacks: Option<At<Amount>>,
-    /// Caches that were used at least once.
-    pub(super) caches_in_use: Option<At<Amount>>,
 }
 
 /// `[readers]`.

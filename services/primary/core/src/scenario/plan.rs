@@ -48,11 +48,9 @@ pub struct ServerPlan {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DecoderHints {
     /// Syscache callbacks that are registered.
-    pub syscache_callbacks: Option<u32>,
+    pub syscache_callbacks: Option<u8>,
     /// Relcache callbacks that are registered.
-    pub relcache_callbacks: Option<u32>,
-    /// Caches that were used at least once.
-    pub caches_in_use: Option<u32>,
+    pub relcache_callbacks: Option<u8>,
 }
 
 /// Tables that are there before the log begins.

@@ -22,6 +22,10 @@ pub(super) const ROWS_MAX: u64 = 10_000_000;
 pub(super) const SESSIONS_MAX: u64 = 262_143;
 /// Longest row in a record: a page holds it.
 const ROW_LEN_MAX: u64 = 8_000;
+/// `MAX_SYSCACHE_CALLBACKS`.
+const SYSCACHE_CALLBACKS_MAX: u64 = 64;
+/// `MAX_RELCACHE_CALLBACKS`.
+const RELCACHE_CALLBACKS_MAX: u64 = 10;
 /// Most actors, consumers, faults and groups of tables, each.
 const SECTIONS_MAX: usize = 1_000;
 /// Most errors that are told.
@@ -32,7 +36,7 @@ pub(super) struct Resolver<'a> {
     /// The file.
     pub(super) file: &'a ScenarioFile,
     /// Its text, for places.
-    text: &'a str,
+    pub(super) text: &'a str,
     /// What errors call it.
     source: &'a str,
     /// Parameters that replace the file's.
@@ -114,7 +118,7 @@ impl Resolver<'_> {
     fn plan(&self) -> Plan {
         let file = self.file;
         let server = &file.server;
-        let hint = |amount: &Option<At<Amount>>| self.optional(amount, |a| self.number(a, 0, 10_000).map(|n| n as u32));
+        let hint = |amount: &Option<At<Amount>>, most| self.optional(amount, |a| self.number(a, 0, most).map(|n| n as u8));
         let duration_us = self.optional(&file.duration, |a| self.duration(a));
         for (what, count) in [
             ("groups of tables", file.tables.len()),
@@ -138,9 +142,8 @@ impl Resolver<'_> {
                 first_xid: self.or(&server.first_xid, 731, |a| self.number(a, 3, u64::from(u32::MAX))),
             },
             decoder: DecoderHints {
-                syscache_callbacks: hint(&file.decoder.syscache_callbacks),
-                relcache_callbacks: hint(&file.decoder.relcache_callbacks),
-                caches_in_use: hint(&file.decoder.caches_in_use),
+                syscache_callbacks: hint(&file.decoder.syscache_callbacks, SYSCACHE_CALLBACKS_MAX),
+                relcache_callbacks: hint(&file.decoder.relcache_callbacks, RELCACHE_CALLBACKS_MAX),
             },
             snapshots_per_second: self.or(&file.readers.snapshots_per_second, 0, |a| self.number(a, 0, 1_000_000)),
             tables: file.tables.iter().take(SECTIONS_MAX).filter_map(|table| self.table(table)).collect(),

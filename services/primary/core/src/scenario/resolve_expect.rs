@@ -1,6 +1,5 @@
 //! Expectations, small sizes and sweeps with parameters put in.
 
-use super::ParameterValue;
 use super::amount::parse_duration;
 use super::at::At;
 use super::expect::{Expectation, Names};
@@ -8,6 +7,7 @@ use super::file::ExpectFile;
 use super::nearest::suggest;
 use super::resolve::Resolver;
 use super::sweep;
+use super::{ParameterValue, position};
 
 /// Most expectations of a scenario.
 const EXPECTATIONS_MAX: usize = 1_000;
@@ -49,7 +49,9 @@ impl Resolver<'_> {
         let parsed = Expectation::parse(expect.that.get_ref(), versions, names);
         // The text begins after its quote; escapes, which are rare here, count as one character.
         let start = expect.that.span().start + 1;
-        parsed.map_err(|(at, message)| self.error(start + at..start + at, message)).ok()
+        let mut expectation = parsed.map_err(|(at, message)| self.error(start + at..start + at, message)).ok()?;
+        (expectation.line, expectation.column) = position(self.text, start);
+        Some(expectation)
     }
 
     /// A parameter's value as a number; times in seconds.
