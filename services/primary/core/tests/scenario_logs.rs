@@ -31,6 +31,20 @@ impl WalSink for LogSink {
     }
 }
 
+/// Scenarios that draw nothing which would show in the log: every seed gives the same.
+const DRAW_NOTHING: &[&str] = &[
+    "alter-many",
+    "grant-all",
+    "inval-feedback",
+    "long-writer-ddl",
+    "overflowed-start",
+    "prepared",
+    "rolled-back-bulk",
+    "slot-creation-wait",
+    "subxact-eviction",
+    "truncate-partitions",
+];
+
 /// Plays a scenario into a directory.
 fn play(name: &str, version: PgVersion, seed: u64, dir: &Path) -> RunSummary {
     let config = WriterConfig { version, ..WriterConfig::new(7).with_segment_size(1 << 20) };
@@ -114,8 +128,7 @@ fn the_same_seed_gives_the_same_bytes_and_another_seed_others() {
         }
         let [first, again, other] = dirs.map(|dir| bytes(dir.path()));
         assert!(first == again, "{name}: seed 5 twice");
-        // Nothing is drawn in truncate-partitions.
-        assert!((first == other) == (name == "truncate-partitions"), "{name}: seeds 5 and 6");
+        assert!((first == other) == DRAW_NOTHING.contains(&name), "{name}: seeds 5 and 6");
     }
 }
 

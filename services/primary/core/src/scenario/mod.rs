@@ -55,10 +55,23 @@ use crate::sink::WalSink;
 use file::ScenarioFile;
 
 /// The scenarios that ship, by name.
-const SHIPPED: [(&str, &str); 3] = [
+const SHIPPED: [(&str, &str); 16] = [
+    ("alter-many", include_str!("../../../scenarios/alter-many.toml")),
     ("catalog-churn", include_str!("../../../scenarios/catalog-churn.toml")),
+    ("connection-storm", include_str!("../../../scenarios/connection-storm.toml")),
+    ("grant-all", include_str!("../../../scenarios/grant-all.toml")),
+    ("inval-feedback", include_str!("../../../scenarios/inval-feedback.toml")),
+    ("long-writer-ddl", include_str!("../../../scenarios/long-writer-ddl.toml")),
+    ("overflowed-start", include_str!("../../../scenarios/overflowed-start.toml")),
+    ("prepared", include_str!("../../../scenarios/prepared.toml")),
+    ("rolled-back-bulk", include_str!("../../../scenarios/rolled-back-bulk.toml")),
+    ("sinval-lap", include_str!("../../../scenarios/sinval-lap.toml")),
+    ("slot-creation-wait", include_str!("../../../scenarios/slot-creation-wait.toml")),
     ("standby-gaps", include_str!("../../../scenarios/standby-gaps.toml")),
+    ("subxact-cliff", include_str!("../../../scenarios/subxact-cliff.toml")),
+    ("subxact-eviction", include_str!("../../../scenarios/subxact-eviction.toml")),
     ("truncate-partitions", include_str!("../../../scenarios/truncate-partitions.toml")),
+    ("unpublished-flood", include_str!("../../../scenarios/unpublished-flood.toml")),
 ];
 
 /// Longest text of a scenario, in bytes.
