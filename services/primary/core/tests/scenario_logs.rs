@@ -37,6 +37,7 @@ const DRAW_NOTHING: &[&str] = &[
     "grant-all",
     "inval-feedback",
     "long-writer-ddl",
+    "matview-refresh",
     "overflowed-start",
     "prepared",
     "rolled-back-bulk",

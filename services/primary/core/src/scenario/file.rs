@@ -76,12 +76,6 @@ pub(super) struct ScenarioFile {
     pub(super) tables: Vec<TableFile>,
     /// Who does something.
     pub(super) actors: Vec<ActorFile>,
-    /// Who reads the log.
-    #[serde(default)]
-    pub(super) consumers: Vec<ConsumerFile>,
-    /// What goes wrong, and when.
-    #[serde(default)]
-    pub(super) faults: Vec<FaultFile>,
 }
 
 /// `[sweep]`.
@@ -225,61 +219,4 @@ pub(super) struct MixFile {
     pub(super) weight: Option<At<Amount>>,
     /// What one such transaction does.
     pub(super) steps: Vec<At<StepFile>>,
-}
-
-/// `[[consumers]]`.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct ConsumerFile {
-    /// Name of its slot.
-    pub(super) slot: At<String>,
-    /// When it creates the slot and begins to read.
-    pub(super) start: Option<At<Amount>>,
-    /// Bytes that it reads in a second of simulated time; all that there are if not said.
-    pub(super) bytes_per_second: Option<At<Amount>>,
-    /// When it stays connected and reads nothing.
-    #[serde(default)]
-    pub(super) paused: Vec<At<SpanFile>>,
-    /// When it goes away for good and leaves its slot.
-    pub(super) dead_at: Option<At<Amount>>,
-}
-
-/// From a time to another.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct SpanFile {
-    /// From.
-    pub(super) from: Amount,
-    /// To.
-    pub(super) to: Amount,
-}
-
-/// `[[faults]]`.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct FaultFile {
-    /// When, from the beginning; at once if not said.
-    pub(super) at: Option<At<Amount>>,
-    /// What happens.
-    pub(super) kind: At<FaultKindFile>,
-    /// `disk_full`: for how long.
-    pub(super) lasts: Option<At<Amount>>,
-    /// `clock_jump`: how far ahead.
-    pub(super) forward: Option<At<Amount>>,
-    /// `clock_jump`: how far back.
-    pub(super) back: Option<At<Amount>>,
-}
-
-/// What goes wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum FaultKindFile {
-    /// Nothing can be written to the log.
-    DiskFull,
-    /// The primary is stopped in order and started again.
-    Restart,
-    /// The primary is killed and started again.
-    Crash,
-    /// The clock that stamps commits jumps.
-    ClockJump,
 }

@@ -21,10 +21,6 @@ pub struct Plan {
     pub tables: Vec<TablePlan>,
     /// Who does something.
     pub actors: Vec<ActorPlan>,
-    /// Who reads the log, for those who run the scenario with slots.
-    pub consumers: Vec<ConsumerPlan>,
-    /// What goes wrong, by time; for those who run the scenario on a node.
-    pub faults: Vec<FaultPlan>,
     /// What must come out.
     pub expect: Vec<Expectation>,
 }
@@ -106,56 +102,4 @@ pub struct TransactionPlan {
     pub weight: u64,
     /// Its statements, loops before what they repeat.
     pub statements: Vec<StatementPlan>,
-}
-
-/// A consumer of the log, with a slot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConsumerPlan {
-    /// Its slot, `[a-z0-9_]{1,63}`; no two consumers have the same.
-    pub slot: String,
-    /// When it creates the slot and begins to read, in microseconds from the beginning.
-    pub start_us: u64,
-    /// Bytes that it reads and confirms in a second of simulated time; [`None`] for all that there are.
-    pub bytes_per_second: Option<u64>,
-    /// When it stays connected but reads nothing; in order, apart.
-    pub paused: Vec<PausedPlan>,
-    /// When it goes away for good; its slot stays.
-    pub dead_at_us: Option<u64>,
-}
-
-/// A time at which a consumer reads nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PausedPlan {
-    /// First microsecond.
-    pub from_us: u64,
-    /// First microsecond after it.
-    pub to_us: u64,
-}
-
-/// Something goes wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FaultPlan {
-    /// When, in microseconds from the beginning.
-    pub at_us: u64,
-    /// What.
-    pub kind: FaultKind,
-}
-
-/// What goes wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FaultKind {
-    /// Nothing can be written to the log for so many microseconds.
-    DiskFull {
-        /// How long.
-        for_us: u64,
-    },
-    /// The log is closed in order and opened again.
-    Restart,
-    /// The log is opened again after an end without warning: what was not flushed is gone.
-    Crash,
-    /// The clock that stamps commits jumps.
-    ClockJump {
-        /// By so many microseconds, back if negative.
-        by_us: i64,
-    },
 }

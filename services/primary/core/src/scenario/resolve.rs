@@ -26,7 +26,7 @@ const ROW_LEN_MAX: u64 = 8_000;
 const SYSCACHE_CALLBACKS_MAX: u64 = 64;
 /// `MAX_RELCACHE_CALLBACKS`.
 const RELCACHE_CALLBACKS_MAX: u64 = 10;
-/// Most actors, consumers, faults and groups of tables, each.
+/// Most actors and groups of tables, each.
 const SECTIONS_MAX: usize = 1_000;
 /// Most errors that are told.
 const ERRORS_MAX: usize = 100;
@@ -120,12 +120,7 @@ impl Resolver<'_> {
         let server = &file.server;
         let hint = |amount: &Option<At<Amount>>, most| self.optional(amount, |a| self.number(a, 0, most).map(|n| n as u8));
         let duration_us = self.optional(&file.duration, |a| self.duration(a));
-        for (what, count) in [
-            ("groups of tables", file.tables.len()),
-            ("actors", file.actors.len()),
-            ("consumers", file.consumers.len()),
-            ("faults", file.faults.len()),
-        ] {
+        for (what, count) in [("groups of tables", file.tables.len()), ("actors", file.actors.len())] {
             if count > SECTIONS_MAX {
                 self.error(file.name.span(), format!("{count} {what} are too many: at most {SECTIONS_MAX}"));
             }
@@ -148,8 +143,6 @@ impl Resolver<'_> {
             snapshots_per_second: self.or(&file.readers.snapshots_per_second, 0, |a| self.number(a, 0, 1_000_000)),
             tables: file.tables.iter().take(SECTIONS_MAX).filter_map(|table| self.table(table)).collect(),
             actors: (0..file.actors.len().min(SECTIONS_MAX)).map(|index| self.actor(index, duration_us)).collect(),
-            consumers: self.consumers(),
-            faults: self.faults(),
             expect: self.expectations(),
         };
         self.check_sizes(&plan);
