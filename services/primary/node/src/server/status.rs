@@ -25,21 +25,13 @@ fn failure_of(error: &Error) -> Failure {
             .metadata("ackLsn", lsn)
             .metadata("sentLsn", sent)
             .field(*field, format!("{lsn} is {problem}")),
-        Error::SlotNotFound { name } => slot(failure(Reason::SlotNotFound, text), name, ""),
-        Error::SlotExists { name } => slot(failure(Reason::SlotExists, text), name, ""),
-        Error::SlotActive { name, holder, since_ms } => slot(failure(Reason::SlotActive, text), name, holder)
-            .metadata("holder", holder)
-            .metadata("since", prost_types::Timestamp::to_string(&super::convert::timestamp_ms(*since_ms))),
-        Error::SlotTakenOver { name } => slot(failure(Reason::StreamTakenOver, text), name, ""),
-        Error::SlotInvalidated { name, cause } => {
-            slot(failure(Reason::SlotInvalidated, text), name, "").metadata("cause", cause)
-        }
-        Error::SlotBuilding { name, state, waits_for, running } => slot(failure(Reason::NotReady, text), name, "")
-            .metadata("state", state)
-            .metadata("waitsForXid", waits_for)
-            .metadata("transactions", running)
-            .retry_after(RETRY_AFTER),
-        Error::SlotChanged { name, etag } => slot(failure(Reason::EtagMismatch, text), name, "").metadata("etag", etag),
+        Error::SlotNotFound { .. }
+        | Error::SlotExists { .. }
+        | Error::SlotActive { .. }
+        | Error::SlotTakenOver { .. }
+        | Error::SlotInvalidated { .. }
+        | Error::SlotBuilding { .. }
+        | Error::SlotChanged { .. } => slot_failure(error, text),
         Error::TooManySlots { limit } => failure(Reason::SlotLimit, text).quota("slots", format!("at most {limit}")),
         Error::TooManyStreams { limit } => {
             failure(Reason::StreamLimit, text).quota("streams", format!("at most {limit}")).retry_after(RETRY_AFTER)
@@ -62,17 +54,11 @@ fn failure_of(error: &Error) -> Failure {
             .metadata("file", file)
             .metadata("magic", format!("{magic:04X}"))
             .metadata("known", known),
-        Error::RunsRefused(_) => failure(Reason::RunsRefused, text),
-        Error::RunNotFound { id } => run(failure(Reason::RunNotFound, text), *id),
-        Error::RunActive { id } => run(failure(Reason::RunActive, text), *id).metadata("run", format!("runs/{id}")),
-        Error::RequestIdReused { request_id, id } => run(failure(Reason::RequestIdReused, text), *id)
-            .metadata("requestId", request_id)
-            .metadata("run", format!("runs/{id}")),
-        Error::RunLimit { what, key, asked, max } => failure(Reason::RunLimit, text)
-            .metadata("key", key)
-            .metadata("asked", asked)
-            .metadata("max", max)
-            .quota(key, format!("at most {max} {what}")),
+        Error::RunsRefused(_)
+        | Error::RunNotFound { .. }
+        | Error::RunActive { .. }
+        | Error::RequestIdReused { .. }
+        | Error::RunLimit { .. } => run_failure(error, text),
         Error::ScenarioField { field, error } => failure(Reason::ScenarioInvalid, text)
             .metadata("scenario", &error.scenario)
             .metadata("line", error.line)
@@ -99,6 +85,46 @@ fn failure_of(error: &Error) -> Failure {
             tracing::error!(error = %text, "call failed");
             failure(Reason::Internal, text)
         }
+    }
+}
+
+/// What [`failure_of`] says of an error of a slot.
+fn slot_failure(error: &Error, text: String) -> Failure {
+    match error {
+        Error::SlotNotFound { name } => slot(failure(Reason::SlotNotFound, text), name, ""),
+        Error::SlotExists { name } => slot(failure(Reason::SlotExists, text), name, ""),
+        Error::SlotActive { name, holder, since_ms } => slot(failure(Reason::SlotActive, text), name, holder)
+            .metadata("holder", holder)
+            .metadata("since", prost_types::Timestamp::to_string(&super::convert::timestamp_ms(*since_ms))),
+        Error::SlotTakenOver { name } => slot(failure(Reason::StreamTakenOver, text), name, ""),
+        Error::SlotInvalidated { name, cause } => {
+            slot(failure(Reason::SlotInvalidated, text), name, "").metadata("cause", cause)
+        }
+        Error::SlotBuilding { name, state, waits_for, running } => slot(failure(Reason::NotReady, text), name, "")
+            .metadata("state", state)
+            .metadata("waitsForXid", waits_for)
+            .metadata("transactions", running)
+            .retry_after(RETRY_AFTER),
+        Error::SlotChanged { name, etag } => slot(failure(Reason::EtagMismatch, text), name, "").metadata("etag", etag),
+        _ => failure(Reason::Internal, text),
+    }
+}
+
+/// What [`failure_of`] says of an error of a run.
+fn run_failure(error: &Error, text: String) -> Failure {
+    match error {
+        Error::RunsRefused(_) => failure(Reason::RunsRefused, text),
+        Error::RunNotFound { id } => run(failure(Reason::RunNotFound, text), *id),
+        Error::RunActive { id } => run(failure(Reason::RunActive, text), *id).metadata("run", format!("runs/{id}")),
+        Error::RequestIdReused { request_id, id } => run(failure(Reason::RequestIdReused, text), *id)
+            .metadata("requestId", request_id)
+            .metadata("run", format!("runs/{id}")),
+        Error::RunLimit { what, key, asked, max } => failure(Reason::RunLimit, text)
+            .metadata("key", key)
+            .metadata("asked", asked)
+            .metadata("max", max)
+            .quota(key, format!("at most {max} {what}")),
+        _ => failure(Reason::Internal, text),
     }
 }
 
