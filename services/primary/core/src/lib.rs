@@ -13,6 +13,7 @@
 mod backend;
 pub mod catalog;
 pub mod clock;
+pub mod consumer;
 mod ddl;
 mod dml;
 pub mod engine;
@@ -26,6 +27,7 @@ mod twophase;
 mod xact;
 
 pub use clock::{Clock, VirtualClock};
+pub use consumer::ConsumerSummary;
 pub use ddl::column::Column;
 pub use engine::{Continuation, Engine, RowCounts, RunSummary, Step, Tally, TransactionEnd, TransactionTruth};
 pub use error::PrimaryError;

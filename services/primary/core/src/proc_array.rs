@@ -130,6 +130,11 @@ impl ProcArray {
         }
     }
 
+    /// After recovery every xid that was given has ended, but for prepared ones (`StartupXLOG`: `latestCompletedXid`).
+    pub fn recovered(&mut self) {
+        self.latest_completed = self.next_xid.xid().prev();
+    }
+
     /// Takes the next xid.
     fn take_xid(&mut self) -> Xid {
         let xid = self.next_xid.xid();

@@ -8,8 +8,8 @@
 //! - I1: a name is used once at a time; there are at most `max_prepared_transactions`.
 //! - I2: every prepared transaction has an xid, and a dummy proc that no other has.
 //!
-//! Cost: a name O(log prepared), a dummy proc O(prepared). Difference from PostgreSQL: nothing is written to `pg_twophase`, for the simulated server never
-//! crashes.
+//! Cost: a name O(log prepared), a dummy proc O(prepared). Difference from PostgreSQL: nothing is written to `pg_twophase`; a crash
+//! leaves them as they are.
 
 use std::collections::{BTreeMap, BTreeSet};
 

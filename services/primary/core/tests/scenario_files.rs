@@ -68,6 +68,8 @@ fn errors_say_where_and_what_would_be_right() {
         ("\"t_1\"", "\"u_1\"", 15, 10, "there are: t_{i}"),
         ("\"$rows\"", "\"$row\"", 15, 10, "did you mean 'rows'?"),
         ("name = \"a\"", "name = \"a\"\nmix = [{ weight = 0, steps = [] }]", 12, 8, "use one of them"),
+        ("[[actors]]", "[[consumers]]\nslot = \"A\"\n[[actors]]", 12, 8, "no slot name"),
+        ("[[actors]]", "[[faults]]\nkind = \"crash\"\nback = \"1s\"\n[[actors]]", 12, 8, "clock_jump needs"),
         ("transactions = 2\nevery = \"10ms\"", "", 12, 8, "needs 'every'"),
         ("\"$rows\"", "\"$row\"", 15, 10, "no parameter 'row'"),
         ("\"$rows\"", "\"many\"", 15, 10, "no number"),

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use pg_types::PgVersion;
 use primary_core::rng::seeded;
+use primary_core::scenario::{ConsumerKind, ConsumerPlan, FaultKind, FaultPlan, PausedPlan};
 use primary_core::{MemorySink, Overrides, Scenario, Step, TransactionTruth, VirtualClock};
 
 /// Plays a text that begins with what all of them need.
@@ -86,4 +87,46 @@ fn loops_and_patterns_name_many_objects() {
     expected.extend(inner(1).chain(inner(2)));
     expected.extend(["INSERT of 1 row into orders_2".to_owned(), "INSERT of 1 row into orders_3".to_owned()]);
     assert_eq!(truths[0].did, expected);
+}
+
+#[test]
+fn consumers_and_faults_are_planned() {
+    let text = "name = 'test'\nstory = 'A test.'\nseed = 1\n[parameters]\nslow = 1000\n\
+                [[consumers]]\nslot = 'slow'\nkind = 'logical'\nbytes_per_second = '$slow'\n\
+                paused = [{ from = '2s', to = '3s' }, { from = '1min', to = '1h' }]\ndead_at = '2h'\n[[consumers]]\nslot = 'idle'\n\
+                [[faults]]\nat = '9s'\nkind = 'clock_jump'\nback = '1h'\n[[faults]]\nat = '5s'\nkind = 'crash'\n\
+                [[tables]]\nname = 't'\ncolumns = ['a int']\n\
+                [[actors]]\nname = 'a'\ntransactions = 1\nsteps = [{ insert = { table = 't' } }]";
+    let plan = Scenario::parse("test", text).unwrap().plan(&Overrides::new()).unwrap();
+    let slow = ConsumerPlan {
+        slot: "slow".to_owned(),
+        kind: ConsumerKind::Logical,
+        bytes_per_second: Some(1000),
+        paused: vec![
+            PausedPlan { from_us: 2_000_000, to_us: 3_000_000 },
+            PausedPlan { from_us: 60_000_000, to_us: 3_600_000_000 },
+        ],
+        dead_at_us: Some(7_200_000_000),
+    };
+    let idle = ConsumerPlan { slot: "idle".to_owned(), ..ConsumerPlan::default() };
+    assert_eq!(plan.consumers, [slow, idle]);
+    assert_eq!(
+        plan.faults,
+        [
+            FaultPlan { at_us: 5_000_000, kind: FaultKind::Crash },
+            FaultPlan { at_us: 9_000_000, kind: FaultKind::ClockJump { by_us: -3_600_000_000 } },
+        ]
+    );
+    for (piece, replacement, expected) in [
+        ("slot = 'idle'", "slot = 'slow'", "one slot"),
+        ("from = '1min'", "from = '2s'", "follow each other"),
+        ("from = '2s'", "from = '4s'", "end after it begins"),
+        ("dead_at = '2h'", "dead_at = '2s'", "cannot die before"),
+        ("kind = 'crash'", "kind = 'crash'\nback = '2s'", "crash needs nothing"),
+        ("kind = 'crash'", "kind = 'disk_full'", "disk_full"),
+        ("slot = 'idle'", "slot = 'Idle'", "no slot name"),
+    ] {
+        let error = Scenario::parse("test", &text.replacen(piece, replacement, 1)).unwrap_err();
+        assert!(error.message.contains(expected) && error.line > 0, "{replacement}: {error}");
+    }
 }

@@ -77,6 +77,15 @@ impl Cluster {
         if self.consumers_xmin.is_valid() && self.consumers_xmin.precedes(running) { self.consumers_xmin } else { running }
     }
 
+    /// What a crash makes the server forget, for no record tells it: object ids that were reserved and not given, values of
+    /// sequences likewise, and who ran. Their transactions must have been undone.
+    pub(crate) fn forget_at_crash(&mut self) {
+        self.catalog.next_oid = Oid(self.catalog.next_oid.0.saturating_add(self.oids_reserved));
+        self.oids_reserved = 0;
+        self.sequence_values.clear();
+        self.procs.recovered();
+    }
+
     /// Whether a record of a replicated transaction carries its origin (`XLOG_INCLUDE_ORIGIN`): those that decoding looks at.
     fn tells_origin(&self, body: &RecordBody) -> bool {
         use RecordBody as B;

@@ -40,6 +40,15 @@ impl Cluster {
         self.log_running_xacts(sink)
     }
 
+    /// What the end of crash recovery writes: a shutdown checkpoint in every version (`CHECKPOINT_END_OF_RECOVERY`; the record
+    /// `END_OF_RECOVERY` is for standbys that are promoted), then what runs, which are only prepared transactions.
+    pub(super) fn recover(&mut self, now: Timestamp, sink: &mut dyn WalSink) -> Result<(), PrimaryError> {
+        self.forget_at_crash();
+        let redo = sink.next_lsn();
+        append(sink, &RecordBody::Checkpoint(Box::new(self.checkpoint(true, redo, now))))?;
+        self.log_running_xacts(sink)
+    }
+
     /// What a session asks the server for: CHECKPOINT, `pg_log_standby_snapshot()`, `pg_switch_wal()`.
     pub(super) fn on_demand(
         &mut self,

@@ -23,7 +23,7 @@ impl Engine {
         if self.finished || self.started.is_none() {
             return Ok(());
         }
-        let now = clock.now();
+        let now = self.stamp(clock);
         for index in 0..self.sessions.len() {
             let actor = self.sessions[index].actor;
             let mut counting = CountingSink { inner: sink, summary: &mut self.summary, tally: &mut self.tallies[actor] };

@@ -16,6 +16,7 @@
 //! Differences from PostgreSQL: a statement takes no simulated time; waits are written into the scenario.
 
 mod background;
+mod barrier;
 mod bootstrap;
 mod control;
 mod early_end;
@@ -38,6 +39,7 @@ pub use truth::{Continuation, RowCounts, RunSummary, TransactionEnd, Transaction
 use crate::backend::{Cluster, StatementError};
 use crate::catalog::Catalog;
 use crate::clock::Clock;
+use crate::consumer::Consumers;
 use crate::error::PrimaryError;
 use crate::rng::Rng;
 use crate::scenario::Plan;
@@ -57,6 +59,8 @@ enum Event {
     Checkpoint,
     /// A reader on a standby takes a snapshot.
     Snapshot,
+    /// Consumers move, faults happen.
+    Barrier,
 }
 
 /// What a step did.
@@ -68,7 +72,10 @@ pub enum Step {
     Ended(Box<TransactionTruth>),
     /// A reader on a standby is to take a snapshot once it has replayed everything before this position.
     Snapshot(Lsn),
-    /// There is nothing left to do; the log ended with a switch.
+    /// A barrier: consumers have moved in a log that ends at this position. Whoever steps may tell now what others need
+    /// ([`Engine::set_horizon`]) or lost ([`Engine::lose_consumers_before`]).
+    Barrier(Lsn),
+    /// There is nothing left to do; the log ended with a switch. Consumers have moved once more.
     Done,
 }
 
@@ -107,6 +114,16 @@ pub struct Engine {
     summary: RunSummary,
     /// What each actor wrote, and last what the server wrote on its own.
     tallies: Vec<Tally>,
+    /// Who reads the log.
+    consumers: Consumers,
+    /// Whoever steps wants barriers, whether or not the plan needs any.
+    barriers_wanted: bool,
+    /// The oldest xid that others than the plan's consumers need; invalid if none.
+    told_xmin: Xid,
+    /// Faults that have happened.
+    faults_done: usize,
+    /// How far the clock that stamps commits is ahead of simulated time, in microseconds.
+    clock_jump_us: i64,
 }
 
 /// Counts what passes.
@@ -167,6 +184,11 @@ impl Engine {
             unfinished: plan.actors.iter().map(|actor| actor.sessions).collect(),
             begun: vec![0; plan.actors.len()],
             tallies: vec![Tally::default(); plan.actors.len() + 1],
+            consumers: Consumers::new(&plan.consumers),
+            barriers_wanted: false,
+            told_xmin: Xid::INVALID,
+            faults_done: 0,
+            clock_jump_us: 0,
             plan,
             cluster,
             locks: LockTable::default(),
@@ -218,9 +240,11 @@ impl Engine {
     }
 
     /// Consumers of the log told which transactions they still need to see as running (`hot_standby_feedback`, slots): VACUUM
-    /// leaves rows that a transaction from `xmin` on deleted. Invalid for none. Tell it at the same simulated times in every run.
+    /// leaves rows that a transaction from `xmin` on deleted. Invalid for none. Tell it at the same simulated times in every run, as
+    /// at barriers. The scenario's own consumers are known without.
     pub fn set_horizon(&mut self, xmin: Xid) {
-        self.cluster.consumers_xmin = xmin;
+        self.told_xmin = xmin;
+        self.feed_horizon();
     }
 
     /// Where a later scenario in the same log must go on.
@@ -254,17 +278,18 @@ impl Engine {
             return Ok(Step::Done);
         }
         if self.unfinished.iter().all(|sessions| *sessions == 0) {
-            return self.finish(clock.now(), sink);
+            return self.finish(self.stamp(clock), sink);
         }
         if self.active == 0 && !self.blocked.is_empty() {
             return Err(self.deadlock());
         }
-        let Some(Reverse((due, _, event))) = self.queue.pop() else { return self.finish(clock.now(), sink) };
+        let Some(Reverse((due, _, event))) = self.queue.pop() else { return self.finish(self.stamp(clock), sink) };
         clock.advance_to(after(started, due));
         self.elapsed_us = due;
         self.summary.simulated_us = due;
-        let now = clock.now();
+        let now = self.stamp(clock);
         match event {
+            Event::Barrier => self.barrier(clock, sink),
             Event::Session(session) => self.run_session(session, now, rng, sink),
             _ => self.run_background(event, now, sink),
         }
@@ -287,6 +312,7 @@ impl Engine {
         if let Some(gap) = self.snapshot_gap_us() {
             self.schedule(gap, Event::Snapshot);
         }
+        self.begin_barriers();
         Ok(())
     }
 
@@ -298,6 +324,7 @@ impl Engine {
         self.cluster.log_running_xacts(&mut sink)?;
         sink.append(Xid::INVALID, Xid::INVALID, 0, &RecordBody::Switch).map_err(PrimaryError::Sink)?;
         self.finished = true;
+        self.move_consumers();
         Ok(Step::Done)
     }
 
@@ -329,7 +356,7 @@ impl Engine {
                 self.tallies[own].reader_snapshots += 1;
                 (self.snapshot_gap_us().unwrap_or(u64::MAX), Step::Snapshot(self.summary.end_lsn))
             }
-            Event::RunningXacts | Event::Session(_) => {
+            Event::RunningXacts | Event::Session(_) | Event::Barrier => {
                 self.cluster.running_xacts_if_due(&mut sink)?;
                 (self.plan.server.running_xacts_every_us, Step::Worked)
             }

@@ -2,6 +2,7 @@
 
 use std::ops::AddAssign;
 
+use pg_types::record::PruneReason;
 use pg_types::{CommandId, InvalidationKind, InvalidationMessage, RecordBody};
 
 use super::truth::{TransactionEnd, TransactionTruth};
@@ -101,6 +102,14 @@ tally! {
     lock_records,
     /// Snapshots that readers on a standby were to take.
     reader_snapshots,
+    /// Rows that VACUUM and pruning removed.
+    rows_removed,
+    /// Crashes of the server.
+    crashes,
+    /// Transactions with an xid that were open at a crash.
+    vanished,
+    /// Most bytes of WAL that a consumer of the scenario kept at a barrier.
+    most_kept_bytes,
 }
 
 /// First object id of users: rows of tables below are catalog rows.
@@ -112,9 +121,10 @@ impl AddAssign<&Tally> for Tally {
             self.most_messages.max(other.most_messages),
             self.most_running.max(other.most_running),
             self.most_running_span.max(other.most_running_span),
+            self.most_kept_bytes.max(other.most_kept_bytes),
         );
         self.add(other);
-        (self.most_messages, self.most_running, self.most_running_span) = most;
+        (self.most_messages, self.most_running, self.most_running_span, self.most_kept_bytes) = most;
     }
 }
 
@@ -161,6 +171,10 @@ impl Tally {
             }
             RecordBody::Prepare(_) => self.prepared += 1,
             RecordBody::StandbyLocks(_) => self.lock_records += 1,
+            // The second pass frees line pointers of rows that the first one removed.
+            RecordBody::Prune(r) if r.reason != PruneReason::VacuumCleanup => {
+                self.rows_removed += u64::from(r.dead) + u64::from(r.unused);
+            }
             _ => {}
         }
     }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use pg_types::{FullXid, Lsn, Oid, Timestamp, Xid};
 
+use crate::consumer::ConsumerSummary;
+
 /// How a transaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionEnd {
@@ -93,4 +95,10 @@ pub struct RunSummary {
     pub end_lsn: Lsn,
     /// Simulated time from the first to the last step, in microseconds.
     pub simulated_us: u64,
+    /// Crashes.
+    pub crashes: u64,
+    /// Transactions with an xid that were open at a crash: no record tells their end.
+    pub vanished: u64,
+    /// Where the scenario's consumers were at the last barrier, by the order of the scenario.
+    pub consumers: Vec<ConsumerSummary>,
 }

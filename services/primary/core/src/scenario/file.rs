@@ -76,6 +76,12 @@ pub(super) struct ScenarioFile {
     pub(super) tables: Vec<TableFile>,
     /// Who does something.
     pub(super) actors: Vec<ActorFile>,
+    /// Who reads the log.
+    #[serde(default)]
+    pub(super) consumers: Vec<ConsumerFile>,
+    /// What goes wrong, and when.
+    #[serde(default)]
+    pub(super) faults: Vec<FaultFile>,
 }
 
 /// `[sweep]`.
@@ -138,6 +144,8 @@ pub(super) struct ServerFile {
     pub(super) checkpoint_every: Option<At<Amount>>,
     /// How often running transactions are logged.
     pub(super) running_xacts_every: Option<At<Amount>>,
+    /// Time between barriers, at which consumers move and faults happen.
+    pub(super) barrier_every: Option<At<Amount>>,
     /// The first xid.
     pub(super) first_xid: Option<At<Amount>>,
 }
@@ -219,4 +227,67 @@ pub(super) struct MixFile {
     pub(super) weight: Option<At<Amount>>,
     /// What one such transaction does.
     pub(super) steps: Vec<At<StepFile>>,
+}
+
+/// `[[consumers]]`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ConsumerFile {
+    /// Name of its slot.
+    pub(super) slot: At<String>,
+    /// What its slot is for.
+    #[serde(default)]
+    pub(super) kind: ConsumerKindFile,
+    /// Bytes that it reads in a second of simulated time; all that there are if not said.
+    pub(super) bytes_per_second: Option<At<Amount>>,
+    /// When it stays connected and reads nothing.
+    #[serde(default)]
+    pub(super) paused: Vec<At<SpanFile>>,
+    /// When it goes away for good and leaves its slot.
+    pub(super) dead_at: Option<At<Amount>>,
+}
+
+/// What a consumer's slot is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ConsumerKindFile {
+    /// A standby with hot_standby_feedback: it holds rows of all tables.
+    #[default]
+    Physical,
+    /// A decoder: it holds rows of catalogs.
+    Logical,
+}
+
+/// From a time to another.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SpanFile {
+    /// From.
+    pub(super) from: Amount,
+    /// To.
+    pub(super) to: Amount,
+}
+
+/// `[[faults]]`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FaultFile {
+    /// When, from the beginning; at once if not said.
+    pub(super) at: Option<At<Amount>>,
+    /// What happens.
+    pub(super) kind: At<FaultKindFile>,
+    /// `clock_jump`: how far ahead.
+    pub(super) forward: Option<At<Amount>>,
+    /// `clock_jump`: how far back.
+    pub(super) back: Option<At<Amount>>,
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum FaultKindFile {
+    /// The primary crashes and recovers: open transactions vanish.
+    Crash,
+    /// The clock that stamps commits jumps.
+    ClockJump,
 }

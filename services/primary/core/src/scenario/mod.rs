@@ -37,7 +37,10 @@ use toml::de::DeTable;
 pub use expect::{Counter, CounterSource, Expectation, STANDBY_COUNTERS, Verdict};
 pub use file::ParameterValue;
 pub use pause::Pause;
-pub use plan::{ActorPlan, DecoderHints, Plan, ServerPlan, TablePlan, TransactionPlan};
+pub use plan::{
+    ActorPlan, ConsumerKind, ConsumerPlan, DecoderHints, FaultKind, FaultPlan, PausedPlan, Plan, ServerPlan, TablePlan,
+    TransactionPlan,
+};
 pub use schema::schema;
 pub use size::PlanSize;
 pub use statement::{FinishPrepared, Scope, StatementPlan, Target, VacuumPlan};
@@ -53,7 +56,7 @@ use crate::sink::WalSink;
 use file::ScenarioFile;
 
 /// The scenarios that ship, by name.
-const SHIPPED: [(&str, &str); 18] = [
+const SHIPPED: [(&str, &str); 19] = [
     ("alter-many", include_str!("../../../scenarios/alter-many.toml")),
     ("catalog-churn", include_str!("../../../scenarios/catalog-churn.toml")),
     ("connection-storm", include_str!("../../../scenarios/connection-storm.toml")),
@@ -62,6 +65,7 @@ const SHIPPED: [(&str, &str); 18] = [
     ("long-writer-ddl", include_str!("../../../scenarios/long-writer-ddl.toml")),
     ("matview-refresh", include_str!("../../../scenarios/matview-refresh.toml")),
     ("overflowed-start", include_str!("../../../scenarios/overflowed-start.toml")),
+    ("paused-consumer", include_str!("../../../scenarios/paused-consumer.toml")),
     ("prepared", include_str!("../../../scenarios/prepared.toml")),
     ("publication-churn", include_str!("../../../scenarios/publication-churn.toml")),
     ("rolled-back-bulk", include_str!("../../../scenarios/rolled-back-bulk.toml")),

@@ -21,6 +21,10 @@ pub struct Plan {
     pub tables: Vec<TablePlan>,
     /// Who does something.
     pub actors: Vec<ActorPlan>,
+    /// Who reads the log.
+    pub consumers: Vec<ConsumerPlan>,
+    /// What goes wrong, by time.
+    pub faults: Vec<FaultPlan>,
     /// What must come out.
     pub expect: Vec<Expectation>,
 }
@@ -36,6 +40,8 @@ pub struct ServerPlan {
     pub checkpoint_every_us: u64,
     /// Time between records of running transactions.
     pub running_xacts_every_us: u64,
+    /// Time between barriers.
+    pub barrier_every_us: u64,
     /// The first xid.
     pub first_xid: u64,
 }
@@ -102,4 +108,59 @@ pub struct TransactionPlan {
     pub weight: u64,
     /// Its statements, loops before what they repeat.
     pub statements: Vec<StatementPlan>,
+}
+
+/// A consumer of the log, with a slot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConsumerPlan {
+    /// Its slot, `[a-z0-9_]{1,63}`; no two consumers have the same.
+    pub slot: String,
+    /// What the slot is for.
+    pub kind: ConsumerKind,
+    /// Bytes that it reads and confirms in a second of simulated time; [`None`] for all that there are.
+    pub bytes_per_second: Option<u64>,
+    /// When it stays connected but reads nothing; in order, apart.
+    pub paused: Vec<PausedPlan>,
+    /// When it goes away for good; its slot stays.
+    pub dead_at_us: Option<u64>,
+}
+
+/// What a consumer's slot is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ConsumerKind {
+    /// A standby with hot_standby_feedback: it holds rows of all tables.
+    #[default]
+    Physical,
+    /// A decoder: it holds rows of catalogs.
+    Logical,
+}
+
+/// A time at which a consumer reads nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PausedPlan {
+    /// First microsecond.
+    pub from_us: u64,
+    /// First microsecond after it.
+    pub to_us: u64,
+}
+
+/// Something goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaultPlan {
+    /// From when on, in microseconds from the beginning: it happens at the first barrier from then on.
+    pub at_us: u64,
+    /// What.
+    pub kind: FaultKind,
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// The server ends without warning and recovers: open transactions are gone, and no record says so.
+    Crash,
+    /// The clock that stamps commits jumps.
+    ClockJump {
+        /// By so many microseconds, back if negative.
+        by_us: i64,
+    },
 }

@@ -26,7 +26,7 @@ const ROW_LEN_MAX: u64 = 8_000;
 const SYSCACHE_CALLBACKS_MAX: u64 = 64;
 /// `MAX_RELCACHE_CALLBACKS`.
 const RELCACHE_CALLBACKS_MAX: u64 = 10;
-/// Most actors and groups of tables, each.
+/// Most actors, consumers, faults and groups of tables, each.
 const SECTIONS_MAX: usize = 1_000;
 /// Most errors that are told.
 const ERRORS_MAX: usize = 100;
@@ -120,7 +120,12 @@ impl Resolver<'_> {
         let server = &file.server;
         let hint = |amount: &Option<At<Amount>>, most| self.optional(amount, |a| self.number(a, 0, most).map(|n| n as u8));
         let duration_us = self.optional(&file.duration, |a| self.duration(a));
-        for (what, count) in [("groups of tables", file.tables.len()), ("actors", file.actors.len())] {
+        for (what, count) in [
+            ("groups of tables", file.tables.len()),
+            ("actors", file.actors.len()),
+            ("consumers", file.consumers.len()),
+            ("faults", file.faults.len()),
+        ] {
             if count > SECTIONS_MAX {
                 self.error(file.name.span(), format!("{count} {what} are too many: at most {SECTIONS_MAX}"));
             }
@@ -134,6 +139,7 @@ impl Resolver<'_> {
                     as u32,
                 checkpoint_every_us: self.or(&server.checkpoint_every, 300_000_000, |a| self.positive_duration(a)),
                 running_xacts_every_us: self.or(&server.running_xacts_every, 15_000_000, |a| self.positive_duration(a)),
+                barrier_every_us: self.or(&server.barrier_every, 1_000_000, |a| self.positive_duration(a)),
                 first_xid: self.or(&server.first_xid, 731, |a| self.number(a, 3, u64::from(u32::MAX))),
             },
             decoder: DecoderHints {
@@ -143,6 +149,8 @@ impl Resolver<'_> {
             snapshots_per_second: self.or(&file.readers.snapshots_per_second, 0, |a| self.number(a, 0, 1_000_000)),
             tables: file.tables.iter().take(SECTIONS_MAX).filter_map(|table| self.table(table)).collect(),
             actors: (0..file.actors.len().min(SECTIONS_MAX)).map(|index| self.actor(index, duration_us)).collect(),
+            consumers: self.consumers(),
+            faults: self.faults(),
             expect: self.expectations(),
         };
         self.check_sizes(&plan);

@@ -1,17 +1,21 @@
-//! Actors with parameters put in.
+//! Actors, consumers and faults with parameters put in.
+
+use std::collections::BTreeSet;
 
 use super::at::At;
-use super::file::ActorFile;
+use super::file::{ActorFile, ConsumerFile, ConsumerKindFile, FaultFile, FaultKindFile};
 use super::nearest::suggest;
-use super::pause::Pause;
-use super::plan::{ActorPlan, TransactionPlan};
+use super::pause::{Pause, TIME_MAX_US};
+use super::plan::{ActorPlan, ConsumerKind, ConsumerPlan, FaultKind, FaultPlan, PausedPlan, TransactionPlan};
 use super::resolve::{Resolver, SESSIONS_MAX, Said};
 use super::statement::StatementPlan;
 use super::step::StepFile;
 
 /// Most transactions of a session.
 const TRANSACTIONS_MAX: u64 = 100_000_000;
-/// Most kinds of transactions of an actor.
+/// Most bytes a second of a consumer.
+const BYTES_PER_SECOND_MAX: u64 = 1 << 50;
+/// Most kinds of transactions of an actor, and pauses of a consumer.
 const LIST_MAX: usize = 1_000;
 /// Greatest id of a replication origin (`PG_UINT16_MAX` means not to replicate).
 const ORIGIN_MAX: u64 = 65_534;
@@ -110,4 +114,83 @@ impl Resolver<'_> {
         self.push_steps(steps, 1, 0, &mut statements);
         statements
     }
+
+    /// All `[[consumers]]`.
+    pub(super) fn consumers(&self) -> Vec<ConsumerPlan> {
+        let mut slots = BTreeSet::new();
+        let consumers = self.file.consumers.iter().take(LIST_MAX).map(|consumer| {
+            if !slots.insert(consumer.slot.get_ref().as_str()) {
+                self.error(consumer.slot.span(), "two consumers cannot have one slot");
+            }
+            self.consumer(consumer)
+        });
+        consumers.collect()
+    }
+
+    /// One of them.
+    fn consumer(&self, consumer: &ConsumerFile) -> ConsumerPlan {
+        let dead_at_us = self.optional(&consumer.dead_at, |a| self.duration(a));
+        let mut after = 0;
+        let mut paused = Vec::new();
+        for span in consumer.paused.iter().take(LIST_MAX) {
+            let plan = self.at(span, |span| {
+                let plan = PausedPlan { from_us: self.duration(&span.from)?, to_us: self.duration(&span.to)? };
+                match plan {
+                    _ if plan.from_us >= plan.to_us => Err("a pause must end after it begins".to_owned()),
+                    _ if plan.from_us < after => Err("pauses must follow each other".to_owned()),
+                    _ => Ok(plan),
+                }
+            });
+            after = plan.map_or(after, |plan| plan.to_us);
+            paused.extend(plan);
+        }
+        if let Some(dead_at) = consumer.dead_at.as_ref().filter(|_| dead_at_us.is_some_and(|dead| dead < after)) {
+            self.error(dead_at.span(), "a consumer cannot die before its last pause ends");
+        }
+        ConsumerPlan {
+            slot: self.at(&consumer.slot, |slot| slot_name(slot)).unwrap_or_default(),
+            kind: match consumer.kind {
+                ConsumerKindFile::Physical => ConsumerKind::Physical,
+                ConsumerKindFile::Logical => ConsumerKind::Logical,
+            },
+            bytes_per_second: self.optional(&consumer.bytes_per_second, |a| self.number(a, 1, BYTES_PER_SECOND_MAX)),
+            paused,
+            dead_at_us,
+        }
+    }
+
+    /// All `[[faults]]`, in the order of their times.
+    pub(super) fn faults(&self) -> Vec<FaultPlan> {
+        let mut faults: Vec<FaultPlan> = self.file.faults.iter().take(LIST_MAX).filter_map(|fault| self.fault(fault)).collect();
+        faults.sort_by_key(|fault| fault.at_us);
+        faults
+    }
+
+    /// One of them.
+    fn fault(&self, fault: &FaultFile) -> Option<FaultPlan> {
+        let at_us = self.or(&fault.at, 0, |a| self.duration(a));
+        let jump = |amount| self.optional(amount, |a| self.positive_duration(a));
+        let signed = |us: u64| us.min(TIME_MAX_US) as i64;
+        let (forward, back) = (jump(&fault.forward), jump(&fault.back));
+        let kind = match (fault.kind.get_ref(), &fault.forward, &fault.back) {
+            (FaultKindFile::Crash, None, None) => FaultKind::Crash,
+            (FaultKindFile::ClockJump, Some(_), None) => FaultKind::ClockJump { by_us: signed(forward?) },
+            (FaultKindFile::ClockJump, None, Some(_)) => FaultKind::ClockJump { by_us: -signed(back?) },
+            _ => {
+                let message = "clock_jump needs either 'forward' or 'back'; crash needs nothing but 'at'";
+                self.error(fault.kind.span(), message);
+                return None;
+            }
+        };
+        Some(FaultPlan { at_us, kind })
+    }
+}
+
+/// A slot's name as PostgreSQL takes it.
+fn slot_name(text: &str) -> Said<String> {
+    let good = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_';
+    if text.is_empty() || text.len() > 63 || !text.bytes().all(good) {
+        return Err(format!("'{}' is no slot name: use 1 to 63 lower-case letters, digits and '_'", text.escape_debug()));
+    }
+    Ok(text.to_owned())
 }
