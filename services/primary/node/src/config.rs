@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use pg_wal::writer::WalSync;
 use primary_core::ParameterValue;
 use serde::{Deserialize, Serialize};
 use service_kit::logs::LogConfig;
@@ -97,8 +98,10 @@ pub struct SourceConfig {
     /// Longest time between two flushes (simulated source, real clock).
     #[serde(with = "humantime_serde")]
     pub flush_interval: Duration,
-    /// Wait for the disk at each flush (simulated source; `fsync`).
+    /// Wait for the disk at each flush (simulated source; `fsync`). Without it WAL outlives this program, not the machine.
     pub fsync: bool,
+    /// How to wait for the disk (simulated source; `wal_sync_method`).
+    pub wal_sync_method: WalSyncMethod,
 }
 
 impl Default for SourceConfig {
@@ -121,8 +124,32 @@ impl Default for SourceConfig {
             flush_bytes: 1 << 20,
             flush_interval: Duration::from_millis(10),
             fsync: true,
+            wal_sync_method: WalSyncMethod::Fdatasync,
         }
     }
+}
+
+impl SourceConfig {
+    /// What a flush of the simulated source waits for.
+    #[must_use]
+    pub fn wal_sync(&self) -> WalSync {
+        match (self.fsync, self.wal_sync_method) {
+            (false, _) => WalSync::Off,
+            (true, WalSyncMethod::Fdatasync) => WalSync::Fdatasync,
+            (true, WalSyncMethod::Fsync) => WalSync::Fsync,
+        }
+    }
+}
+
+/// How a flush waits for the disk (`wal_sync_method`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WalSyncMethod {
+    /// Until the bytes are there. Segments have all their blocks before they are used, so no more is needed.
+    #[default]
+    Fdatasync,
+    /// Until everything that the file system says of the file is there, too.
+    Fsync,
 }
 
 /// How simulated time passes.
@@ -260,6 +287,11 @@ impl PrimaryConfig {
         bounded("max_slots", self.max_slots, 1, 10_000)?;
         bounded("streams.max", self.streams.max, 1, 100_000)?;
         bounded("streams.batch_bytes", self.streams.batch_bytes, 4 << 10, PIECE_BYTES)?;
+        if self.retention.slot_keep_bytes_max.is_some() && self.retention.keep_bytes.is_none() {
+            return wrong(
+                "retention.slot_keep_bytes_max limits nothing while everything is kept: set retention.keep_bytes, too",
+            );
+        }
         bounded("archive.prefetch", self.archive.prefetch, 0, 64)?;
         let source = &self.source;
         if source.flush_bytes == 0 {
@@ -315,6 +347,16 @@ mod tests {
             *s = SourceConfig { scenario: Some("catalog-churn".to_owned()), timeline: Some(1), ..SourceConfig::default() }
         });
         assert!(error.contains("--timeline"), "{error}");
+    }
+
+    #[test]
+    fn a_limit_that_limits_nothing_is_refused() {
+        let mut config = PrimaryConfig::default();
+        config.source.scenario = Some("catalog-churn".to_owned());
+        config.retention.slot_keep_bytes_max = Some(1);
+        assert!(config.validate().unwrap_err().to_string().contains("set retention.keep_bytes"));
+        config.retention.keep_bytes = Some(1);
+        config.validate().unwrap();
     }
 
     #[test]

@@ -208,6 +208,19 @@ pub enum Error {
         /// System identifier of the WAL.
         wal_system_id: u64,
     },
+    /// A slot's consumer has WAL that the log has lost.
+    #[error(
+        "slot \"{name}\" has confirmed WAL up to {confirmed}, but WAL ends at {end}: some of it was lost (with source.fsync off, or \
+         removed by hand). Restore it, or use another data directory and let the consumer start anew"
+    )]
+    SlotAhead {
+        /// The slot.
+        name: String,
+        /// Up to where its consumer has flushed.
+        confirmed: Lsn,
+        /// Where WAL ends.
+        end: Lsn,
+    },
     /// Another process uses the data directory.
     #[error("data directory {dir} is in use by another primary: stop it, or use another directory")]
     DataDirInUse {
@@ -275,6 +288,11 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
+    /// A disk has no room for WAL.
+    #[error(
+        "{0}: free some space there, or allow more, and start again: what was flushed is kept, and the run goes on from there"
+    )]
+    NoSpace(#[source] pg_wal::writer::WriteError),
     /// The scenario cannot be run.
     #[error("scenario: {0}")]
     Scenario(String),

@@ -15,7 +15,7 @@ use service_kit::{Clock, Drain, Health, SystemClock};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::config::PrimaryConfig;
+use crate::config::{ClockMode, PrimaryConfig};
 use crate::contexts::ContextDecider;
 use crate::error::{Error, Result};
 use crate::runs::Runs;
@@ -79,8 +79,11 @@ impl PrimaryNode {
         let routes = server::routes(base_routes(&config.server, &health, SERVICES)?, &state);
         health.serving().await;
 
-        let background =
-            [tokio::spawn(save_slots(slots.clone())), tokio::spawn(retain(log.clone(), slots.clone(), runs, config.clone()))];
+        let background = [
+            tokio::spawn(save_slots(slots.clone())),
+            tokio::spawn(retain(log.clone(), slots.clone(), runs, config.clone())),
+            tokio::spawn(tell_health(log.clone(), health.clone(), drain.clone())),
+        ];
         SlotBuilder::resume_all(&slots, &log, &drain);
         let summary = source.summary();
         let source = tokio::spawn(source.run(log.clone(), slots.clone(), drain.clone()));
@@ -179,7 +182,22 @@ impl Opened {
                 tracing::warn!(slot = name, "slot is lost: {LOST_CAUSE}");
             }
         }
+        check_slots(config, &log, &slots)?;
         Ok(Self { lock, log, slots, source, runs })
+    }
+}
+
+/// A run on a wall clock that goes on writes other times than those that were lost. So if a consumer has confirmed WAL that is no
+/// longer there (after a loss of power, without fsync), it must be told, not given other WAL at positions that it has passed.
+fn check_slots(config: &PrimaryConfig, log: &WalLog, slots: &Slots) -> Result<()> {
+    let end = log.end().lsn;
+    let times_repeat = config.source.clock == ClockMode::Virtual;
+    let table = slots.table();
+    match table.furthest_confirmed().filter(|(_, confirmed)| *confirmed > end) {
+        Some((name, confirmed)) if log.source() == LogSource::Simulated && !times_repeat => {
+            Err(Error::SlotAhead { name: name.to_owned(), confirmed, end })
+        }
+        _ => Ok(()),
     }
 }
 
@@ -199,6 +217,19 @@ fn lock_data_dir(dir: &Path) -> Result<File> {
 /// Runs something that blocks on the disk.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(|e| Error::Internal(e.to_string()))?
+}
+
+/// While no WAL can be written the primary's service is NOT_SERVING; what is flushed is served nevertheless.
+async fn tell_health(log: WalLog, health: Health, drain: Drain) {
+    let Some(mut writer) = log.writer() else { return };
+    let mut told = true;
+    while writer.changed().await.is_ok() {
+        let serving = writer.borrow_and_update().fault.is_none();
+        if serving != told && !drain.is_draining() {
+            health.set(walstorm_proto::service_names::PRIMARY, serving).await;
+            told = serving;
+        }
+    }
 }
 
 /// Stores slots whenever one has moved. While one save runs, further moves wait for the next: the disk sets the pace.

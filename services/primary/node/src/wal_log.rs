@@ -6,10 +6,11 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use pg_types::{Lsn, WalIdentity};
 use pg_wal::page::{LONG_HEADER_LEN, PageHeader};
+use pg_wal::writer::{LogTail, WriterCounters};
 use pg_wal::{SegmentName, WalDir, WalEnd, WalError, WalReader};
 use tokio::sync::watch;
 
@@ -68,6 +69,21 @@ struct Inner {
     dir: Mutex<Arc<WalDir>>,
     /// The published end. Never goes back.
     end: watch::Sender<LogEnd>,
+    /// How writing goes, if it is ours.
+    writer: OnceLock<watch::Receiver<WriterState>>,
+}
+
+/// How writing of a log that is ours goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WriterState {
+    /// What the writer has done since this program took over.
+    pub counters: WriterCounters,
+    /// Commit records among it.
+    pub commits: u64,
+    /// Groups of records that were flushed together: `commits / flushes` is the size of a group commit.
+    pub flushes: u64,
+    /// Why nothing can be written now.
+    pub fault: Option<String>,
 }
 
 impl WalLog {
@@ -79,17 +95,24 @@ impl WalLog {
     /// There is no WAL, or none of a version that is read.
     pub fn open(path: &Path, timeline: Option<u32>, source: LogSource, closed: bool) -> Result<Self> {
         let dir = WalDir::open(path, timeline).map_err(|e| directory_error(path, e))?;
-        let end = find_end(&dir, None).map_err(|e| directory_error(path, e))?;
-        if !end.is_complete() {
-            tracing::warn!(%end, "the last segment does not end as WAL should; what is before is served");
+        let LogTail { end, reason, .. } = LogTail::of(&dir).map_err(|e| directory_error(path, e))?;
+        if !reason.is_complete() {
+            tracing::warn!(end = %reason, "the last segment does not end as WAL should; what is before is served");
         }
         for file in dir.left_out() {
             tracing::warn!(file = %file.display(), "not part of the WAL that is served");
         }
-        let damaged = !end.is_complete() && closed && source == LogSource::Segments;
-        let (end, _) = watch::channel(LogEnd { lsn: end.lsn, closed, damaged });
-        let inner =
-            Inner { path: path.to_owned(), timeline, identity: dir.identity(), source, dir: Mutex::new(Arc::new(dir)), end };
+        let damaged = !reason.is_complete() && closed && source == LogSource::Segments;
+        let (end, _) = watch::channel(LogEnd { lsn: end, closed, damaged });
+        let inner = Inner {
+            path: path.to_owned(),
+            timeline,
+            identity: dir.identity(),
+            source,
+            dir: Mutex::new(Arc::new(dir)),
+            end,
+            writer: OnceLock::new(),
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -98,13 +121,37 @@ impl WalLog {
         let (path, identity) = (dir.path().to_owned(), dir.identity());
         let (end, _) = watch::channel(end);
         let (timeline, source) = (None, LogSource::Archive);
-        Self { inner: Arc::new(Inner { path, timeline, identity, source, dir: Mutex::new(Arc::new(dir)), end }) }
+        Self {
+            inner: Arc::new(Inner {
+                path,
+                timeline,
+                identity,
+                source,
+                dir: Mutex::new(Arc::new(dir)),
+                end,
+                writer: OnceLock::new(),
+            }),
+        }
     }
 
     /// Takes over a newer look at an archive.
     pub(crate) fn renew(&self, dir: WalDir) {
         debug_assert_eq!(dir.identity(), self.inner.identity);
         self.replace_dir(dir);
+    }
+
+    /// The log with what tells how writing it goes.
+    #[must_use]
+    pub fn with_writer(self, writer: watch::Receiver<WriterState>) -> Self {
+        // It is set once, by who made the log.
+        let _ = self.inner.writer.set(writer);
+        self
+    }
+
+    /// Tells how writing goes, if the log is ours.
+    #[must_use]
+    pub fn writer(&self) -> Option<watch::Receiver<WriterState>> {
+        self.inner.writer.get().cloned()
     }
 
     /// Version, cluster, timeline, segment size.
@@ -195,9 +242,9 @@ impl WalLog {
             let reason = format!("timeline {} appeared: start the primary again to serve it", dir.identity().timeline);
             return Err(Error::WalDirectory { dir: path.clone(), reason });
         }
-        let end = find_end(&dir, None).map_err(|e| directory_error(path, e))?;
+        let end = LogTail::of(&dir).map_err(|e| directory_error(path, e))?;
         self.replace_dir(dir);
-        Ok(end.lsn)
+        Ok(end.end)
     }
 
     /// Removes the segments that end at or before `before`, of a log that is ours. Blocks on the disk.

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use primary_node::config::{ClockMode, PrimaryConfig};
 use primary_node::{Error, PrimaryNode};
-use support::{Node, raw_records, records, segments, start};
+use support::{Node, Record, raw_records, records, segments, start};
 
 /// A small run.
 fn config(data: &Path) -> PrimaryConfig {
@@ -150,9 +150,156 @@ async fn wal_that_nobody_needs_is_removed_and_what_a_slot_needs_is_kept() {
     let late = node.refused(support::pb_from(started.start_lsn)).await;
     assert_eq!(service_kit::status::reason_of(&late), Some(service_kit::status::Reason::LsnRemoved));
     let data = node.stop().await;
-    // The beginning is gone, so the run cannot be compared: it is served as it is.
+    // The beginning is gone; the run is played again all the same, compared with what is there, and has nothing to add.
     config.data_dir = data.path().to_owned();
+    let before = segments(&data.path().join("wal"));
     let node = Node::start(config, data).await;
-    assert!(node.node.log().end().closed && node.node.summary().is_none());
+    assert!(node.node.log().oldest().0 > 1 << 20);
+    node.node.log().subscribe().wait_for(|log| log.closed).await.unwrap();
+    assert_eq!(node.node.log().end().lsn.0, end);
+    let data = node.stop().await;
+    assert_eq!(before, segments(&data.path().join("wal")));
+}
+
+/// What a record is but for times and checksums: place, length, transaction, operation, resource manager.
+fn timeless(records: &[Record]) -> Vec<(u64, [u8; 8], [u8; 2])> {
+    let key = |r: &Record| (r.lsn.0, r.bytes[..8].try_into().unwrap(), r.bytes[16..18].try_into().unwrap());
+    records.iter().map(key).collect()
+}
+
+#[tokio::test]
+async fn a_run_on_a_wall_clock_that_was_cut_off_goes_on_with_the_same_records() {
+    let data = tempfile::tempdir().unwrap();
+    let (reference, _) = play(config(data.path()), data).await;
+    let reference = records(&reference.path().join("wal")).0;
+    for kept in [None, Some(1)] {
+        let data = tempfile::tempdir().unwrap();
+        let mut config = config(data.path());
+        config.source.clock = ClockMode::Max;
+        config.retention.keep_bytes = kept;
+        config.retention.interval = std::time::Duration::from_millis(1);
+        let (data, _) = play(PrimaryConfig { retention: Default::default(), ..config.clone() }, data).await;
+        let wal = data.path().join("wal");
+        let written = records(&wal).0;
+        assert_eq!(timeless(&written), timeless(&reference), "times aside, clocks make no difference");
+        let cut = written[written.len() * 2 / 3].clone();
+        truncate(&wal, cut.lsn.0 + 5);
+        let node = PrimaryNode::start(config).await.unwrap();
+        node.log().subscribe().wait_for(|log| log.closed).await.unwrap();
+        node.shutdown().await.unwrap();
+        let again = records(&wal).0;
+        let first = again[0].lsn;
+        let (old, new): (Vec<_>, Vec<_>) = again.into_iter().partition(|r| r.lsn < cut.lsn);
+        let kept: Vec<_> = written.into_iter().filter(|r| r.lsn >= first && r.lsn < cut.lsn).collect();
+        assert_eq!(old, kept, "what was there is as it was");
+        let rest: Vec<_> = reference.iter().filter(|r| r.lsn >= cut.lsn).cloned().collect();
+        assert_eq!(timeless(&new), timeless(&rest));
+    }
+}
+
+/// Zeroes what is at or behind a position.
+fn truncate(wal: &Path, at: u64) {
+    for path in segments(wal) {
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let start = u64::from_str_radix(&name[16..], 16).unwrap() << 20;
+        let mut bytes = std::fs::read(&path).unwrap();
+        let keep = usize::try_from(at.saturating_sub(start)).unwrap().min(bytes.len());
+        bytes[keep..].fill(0);
+        std::fs::write(&path, bytes).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_log_with_other_contents_is_not_gone_on_with() {
+    let data = tempfile::tempdir().unwrap();
+    let large = |data: &Path| {
+        let mut config = config(data);
+        config.source.parameters.insert("tables".to_owned(), "200".into());
+        config.source.parameters.insert("transactions".to_owned(), "400".into());
+        config
+    };
+    let (data, whole) = play(large(data.path()), data).await;
+    let fails = |change: fn(&mut PrimaryConfig)| {
+        let mut config = large(data.path());
+        change(&mut config);
+        async {
+            match PrimaryNode::start(config).await {
+                Ok(node) => node.joined().await.unwrap_err().to_string(),
+                Err(error) => error.to_string(),
+            }
+        }
+    };
+    let shorter = fails(|c| drop(c.source.parameters.insert("transactions".to_owned(), "10".into()))).await;
+    assert!(shorter.contains("another run") && shorter.contains("this run has"), "{shorter}");
+    let other_times = fails(|c| c.source.pg_version = 17).await;
+    assert!(other_times.contains("PostgreSQL 18") && other_times.contains("PostgreSQL 17"), "{other_times}");
+    // Damage in the middle is no end.
+    let (path, bytes) = &whole[1];
+    let mut damaged = bytes.clone();
+    damaged[500_000] ^= 1;
+    std::fs::write(path, damaged).unwrap();
+    let damage = fails(|_| ()).await;
+    assert!(damage.contains(path) && damage.contains("goes on to"), "{damage}");
+}
+
+/// Reads everything through a slot, until the slot says so.
+async fn read_all(node: &Node, slot: &str) {
+    let mut stream = node.open(support::from_slot(slot)).await;
+    let (batches, end) = stream.drain().await;
+    end.unwrap();
+    let last = batches.last().unwrap().end_lsn;
+    while node.slot(slot).await.confirmed_flush_lsn < last {
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test]
+async fn on_a_wall_clock_wal_that_a_consumer_has_may_not_be_lost() {
+    let data = tempfile::tempdir().unwrap();
+    let mut config = config(data.path());
+    config.source.clock = ClockMode::Max;
+    let node = Node::start(config.clone(), data).await;
+    node.create_slot("reader", 0).await;
+    read_all(&node, "reader").await;
+    let data = node.stop().await;
+    truncate(&data.path().join("wal"), 1_500_000);
+    match PrimaryNode::start(config.clone()).await {
+        Err(Error::SlotAhead { name, .. }) => assert_eq!(name, "reader"),
+        other => panic!("{other:?}"),
+    }
+    // Simulated times come again.
+    let data = tempfile::tempdir().unwrap();
+    config.data_dir = data.path().to_owned();
+    config.source.clock = ClockMode::Virtual;
+    let node = Node::start(config.clone(), data).await;
+    node.create_slot("reader", 0).await;
+    read_all(&node, "reader").await;
+    let data = node.stop().await;
+    truncate(&data.path().join("wal"), 1_500_000);
+    let node = Node::start(config, data).await;
+    node.node.log().subscribe().wait_for(|log| log.closed).await.unwrap();
+    let slot = node.slot("reader").await;
+    assert!(slot.confirmed_flush_lsn > 1_500_000 && slot.confirmed_flush_lsn <= node.node.log().end().lsn.0);
     node.stop().await;
+}
+
+#[tokio::test]
+async fn many_transactions_are_flushed_together_and_counted() {
+    for (fsync, flush_bytes) in [(true, 20_000), (true, 1 << 20), (false, 1 << 20)] {
+        let data = tempfile::tempdir().unwrap();
+        let mut config = config(data.path());
+        (config.source.fsync, config.source.flush_bytes) = (fsync, flush_bytes);
+        let node = Node::start(config, data).await;
+        let (_, end) = node.open(start()).await.drain().await;
+        end.unwrap();
+        let state = node.node.log().writer().unwrap().borrow().clone();
+        let summary = node.node.summary().unwrap().borrow().clone();
+        assert_eq!((state.counters.records, state.commits), (summary.records, summary.committed));
+        let bytes = node.node.log().end().lsn.0 - (1 << 20);
+        assert!(state.flushes >= 2 && state.flushes <= bytes / flush_bytes + 2, "{state:?}");
+        // A sync for each flush, and one for each segment's end.
+        let syncs = if fsync { state.flushes..=state.flushes + state.counters.segments } else { 0..=0 };
+        assert!(syncs.contains(&state.counters.syncs), "{state:?}");
+        node.stop().await;
+    }
 }

@@ -14,7 +14,8 @@ fn fill_segment(writer: &mut WalWriter) -> Lsn {
     let body =
         RecordBody::LogicalMessage(Box::new(LogicalMessageRecord { message: vec![1; 100], ..LogicalMessageRecord::default() }));
     writer.append(Xid(3), Xid::INVALID, 0, &body).unwrap();
-    writer.switch().unwrap().1
+    writer.switch().unwrap();
+    writer.flush().unwrap()
 }
 
 #[test]

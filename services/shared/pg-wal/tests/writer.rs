@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use pg_types::record::{HeapInsert, LogicalMessageRecord};
 use pg_types::{Lsn, PgVersion, RecordBody, Xid};
 use pg_wal::encode::{EncodeError, Encoder};
-use pg_wal::writer::{LogEnd, WalWriter, WriteError, WriterConfig};
+use pg_wal::writer::{LogEnd, RecordPlacer, WalSync, WalWriter, WriteError, WriterConfig};
 
 const MIB: u64 = 1 << 20;
 
@@ -77,8 +77,9 @@ fn an_existing_log_is_not_overwritten() {
     let (prev, end) = first.append(Xid(3), Xid::INVALID, 0, &message(100)).unwrap();
     first.finish().unwrap();
     let mut second = WalWriter::create(dir.path(), config()).unwrap();
-    let refused = second.append(Xid(3), Xid::INVALID, 0, &message(100)).unwrap_err();
-    assert!(matches!(refused, WriteError::SegmentExists { .. }), "{refused}");
+    second.append(Xid(3), Xid::INVALID, 0, &message(100)).unwrap();
+    let refused = second.flush().unwrap_err();
+    assert!(matches!(refused, WriteError::SegmentExists { .. }) && !refused.is_no_space(), "{refused}");
     let closed = second.append(Xid(3), Xid::INVALID, 0, &message(100)).unwrap_err();
     assert!(matches!(closed, WriteError::Closed { .. }), "{closed}");
     // Nor is the log of another cluster continued.
@@ -164,16 +165,60 @@ fn a_log_is_opened_at_its_end() {
 }
 
 #[test]
-fn a_broken_end_is_not_continued() {
+fn a_flush_is_of_everything_and_counted() {
+    for sync in [WalSync::Off, WalSync::Fdatasync, WalSync::Fsync] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = WalWriter::create(dir.path(), WriterConfig { sync, ..config() }).unwrap();
+        let begun = writer.flushed_lsn();
+        // Larger than the buffer: parts are in the file before the flush, and do not count as flushed.
+        for _ in 0..100 {
+            writer.append(Xid(3), Xid::INVALID, 0, &message(8000)).unwrap();
+        }
+        assert!(writer.counters().bytes > 256 << 10 && writer.flushed_lsn() == begun);
+        assert_eq!(writer.flush().unwrap(), writer.end_lsn());
+        let first = writer.counters();
+        assert_eq!((first.records, first.segments, first.bytes), (100, 1, writer.end_lsn().0 - MIB));
+        assert_eq!(first.syncs, u64::from(sync != WalSync::Off), "one for all");
+        writer.flush().unwrap();
+        assert_eq!(writer.counters(), first, "nothing to flush, nothing done");
+        // Over a segment's end: what is behind is on disk before the next begins.
+        for _ in 0..100 {
+            writer.append(Xid(3), Xid::INVALID, 0, &message(8000)).unwrap();
+        }
+        writer.flush().unwrap();
+        let second = writer.counters();
+        assert_eq!((second.segments, second.syncs), (2, 3 * u64::from(sync != WalSync::Off)));
+    }
+}
+
+#[test]
+fn a_file_with_a_segments_name_has_its_length_and_others_are_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let half_made = dir.path().join("xlogtemp.4711");
+    std::fs::write(&half_made, [0; 100]).unwrap();
+    let mut writer = WalWriter::create(dir.path(), WriterConfig { sync: WalSync::Fdatasync, ..config() }).unwrap();
+    assert!(!half_made.exists());
+    writer.append(Xid(3), Xid::INVALID, 0, &message(3 * MIB as usize)).unwrap();
+    writer.flush().unwrap();
+    let files: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|f| f.unwrap()).collect();
+    assert!(files.len() == 4 && files.iter().all(|f| f.metadata().unwrap().len() == MIB), "{files:?}");
+    // Every block is there: nothing has to be allocated by a flush.
+    use std::os::unix::fs::MetadataExt;
+    assert!(files.iter().all(|f| f.metadata().unwrap().blocks() * 512 >= MIB));
+}
+
+#[test]
+fn where_a_record_lies_follows_from_the_records_before_it() {
     let dir = tempfile::tempdir().unwrap();
     let mut writer = WalWriter::create(dir.path(), config()).unwrap();
-    writer.append(Xid(3), Xid::INVALID, 0, &message(500)).unwrap();
-    let (last, _) = writer.append(Xid(3), Xid::INVALID, 0, &message(500)).unwrap();
-    writer.finish().unwrap();
-    let path = dir.path().join("000000010000000000000001");
-    let mut bytes = std::fs::read(&path).unwrap();
-    bytes[(last.0 - MIB) as usize + 100] ^= 1;
-    std::fs::write(&path, bytes).unwrap();
-    let refused = WalWriter::open(dir.path(), config()).unwrap_err();
-    assert!(matches!(&refused, WriteError::Unreadable { what, .. } if what.contains("checksum")), "{refused}");
+    let at = LogEnd { end: writer.end_lsn(), prev: Lsn::INVALID };
+    let mut placer = RecordPlacer::new(PgVersion::V18, MIB as u32, at);
+    for len in (60..30_000).step_by(97).chain([2 * MIB as usize]) {
+        let body = if len % 5 == 0 { RecordBody::Switch } else { message(len) };
+        let next = placer.next_lsn();
+        assert_eq!(next, writer.next_lsn());
+        let placed = placer.place(Xid(3), Xid::INVALID, 0, &body).map(|p| (p.start, p.end)).unwrap();
+        assert_eq!(placed, writer.append(Xid(3), Xid::INVALID, 0, &body).unwrap());
+        assert_eq!(placer.end().end, writer.end_lsn());
+    }
 }

@@ -75,9 +75,11 @@ fn failure_of(error: &Error) -> Failure {
         | Error::TimelineSwitched { .. }
         | Error::SlotFile { .. }
         | Error::SlotForeign { .. }
+        | Error::SlotAhead { .. }
         | Error::DataDirInUse { .. }
         | Error::RunFile { .. }
         | Error::Io { .. }
+        | Error::NoSpace(_)
         | Error::Config(_)
         | Error::Server(_)
         | Error::Internal(_) => {

@@ -385,7 +385,8 @@ impl<'a> Session<'a> {
 
     /// Takes what the reader brought.
     fn on_filled(&mut self, (reader, filled): (BatchReader, Result<Filled>)) -> Result<()> {
-        match filled? {
+        // Whose slot is lost finds its WAL removed; the loss is what it must hear of.
+        match filled.map_err(|error| self.held.why_void().unwrap_or(error))? {
             Filled::Batch(outgoing) => {
                 self.ready = Some(outgoing);
                 self.ready_at = self.state.clock.now();

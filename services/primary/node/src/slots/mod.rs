@@ -321,6 +321,17 @@ impl Held {
     /// Waits until the hold is void, and says why.
     pub async fn lost(&self) -> Error {
         self.ended.cancelled().await;
+        self.cause()
+    }
+
+    /// Why the hold is void; none if it is not.
+    #[must_use]
+    pub fn why_void(&self) -> Option<Error> {
+        self.ended.is_cancelled().then(|| self.cause())
+    }
+
+    /// What became of the slot.
+    fn cause(&self) -> Error {
         let name = self.lease.name.clone();
         match self.slots.table().get(&name) {
             Err(error) => error,

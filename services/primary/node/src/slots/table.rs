@@ -362,6 +362,13 @@ impl SlotTable {
         }
     }
 
+    /// The slot whose consumer has confirmed most, and up to where.
+    #[must_use]
+    pub fn furthest_confirmed(&self) -> Option<(&str, Lsn)> {
+        let valid = self.slots.values().filter(|slot| slot.state.invalidated.is_none());
+        valid.map(|slot| (slot.state.name.as_str(), slot.state.confirmed_flush_lsn)).max_by_key(|(_, lsn)| *lsn)
+    }
+
     /// The oldest WAL that some slot needs, going by what is on disk (I3); lost slots need none.
     #[must_use]
     pub fn oldest_saved(&self) -> Option<Lsn> {

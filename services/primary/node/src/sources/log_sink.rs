@@ -1,155 +1,418 @@
-//! The log as the engine's sink: where a run is played for the first time, a writer; where it was cut off, first what is there.
+//! The log as the engine's sink: where a run is played for the first time, a writer; where it was cut off, first a comparison.
 //!
-//! A run that a crash cut off is played again from its beginning: the engine is deterministic, so as long as the log has the
-//! records already they are only compared, and where it ends writing goes on.
+//! A simulator that is killed must go on where it was: nothing that a consumer has seen may change, nothing may be missing or come
+//! twice. The engine is deterministic but for the times that a wall clock gives, and those have the same length whatever they say.
+//! So a run that a crash cut off is played again from its beginning, each record is given its place ([`RecordPlacer`]), and as long
+//! as the log has it already it is only compared; where the log ends, writing goes on. What a crash tore at the end is written
+//! again in its place: the simulated *server* did not crash, so its log has no trace of it. The beginning may be gone meanwhile.
+//! What others than the scenario had logged (lists of running transactions, for slots that are built) is noted beside the log with
+//! its position, before it is written, and done again there.
+//!
+//! Invariants:
+//! * I1 A record that was published is never written again.
+//! * I2 A record is published only after the flush of its bytes.
+//! * I3 A disk without room stops the engine, not the node: the step that needs room waits for it.
+//!
+//! Cost: a record that is compared costs what writing it would, but for the disk.
 
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use pg_types::{Lsn, PgVersion, RecordBody, Xid};
-use pg_wal::writer::{LogEnd, WalWriter, WriteError, WriterConfig};
-use pg_wal::{RecordClass, WalDir, WalError, WalReader};
+use pg_wal::writer::{LogEnd, LogTail, PlacedRecord, RecordPlacer, WalWriter, WriteError, WriterConfig, WriterCounters};
+use pg_wal::{RawRecord, RecordHeader, WalDir, WalError, WalProfile, WalReader, rmgr};
 use primary_core::{Placed, SinkError, WalSink};
+use service_kit::Drain;
+use tokio::sync::watch;
 
 use crate::error::{Error, Result};
+use crate::wal_log::{WriterState, directory_error};
 
-/// The log as the engine's sink: first what is there already, then the writer.
+/// Time between two attempts to write to a disk that has no room.
+const RETRY_AFTER: Duration = Duration::from_millis(500);
+
+/// Looks at a directory from which segments are being removed, at most.
+const LOOKS_MAX: u32 = 100;
+
+/// A log that is written, or about to be.
 pub(super) struct LogSink {
     /// Where the segments are.
     dir: PathBuf,
     /// What the log says of itself.
     config: WriterConfig,
-    /// What is there, as long as there is more of it.
-    existing: Option<Existing>,
-    /// Writes behind it.
-    writer: Option<WalWriter>,
-    /// Start of the last record, [`Lsn::INVALID`] before the first.
-    last: Lsn,
+    /// Where it is.
+    phase: Phase,
+    /// Records must be the same bytes, times and all, if they are compared.
+    exact: bool,
+    /// Tells how writing goes.
+    state: watch::Sender<WriterState>,
+    /// Commit records so far, of what was written here.
+    commits: u64,
+    /// Flushes so far.
+    flushes: u64,
+    /// Whoever waits for room stops with the node; unset: nobody waits.
+    waiting: Option<Drain>,
+}
+
+/// What happens to a record.
+enum Phase {
+    /// It is in the log already.
+    Comparing(Box<Existing>),
+    /// It is written.
+    Writing(Box<WalWriter>),
 }
 
 /// The records of a log that was begun earlier.
 struct Existing {
-    /// Reads them.
+    /// Places the records of this run.
+    placer: RecordPlacer,
+    /// Reads those in the log.
     reader: WalReader,
-    /// Start of the last one that was read.
-    prev: Lsn,
-    /// Where the next one starts, once it was asked for.
-    next: Option<NextRecord>,
-}
-
-/// What is known of a record that was read ahead.
-#[derive(Clone, Copy)]
-struct NextRecord {
-    /// Where it lies.
-    placed: Placed,
-    /// Who wrote it.
-    xid: Xid,
-    /// It is a list of running transactions.
-    is_list: bool,
+    /// The oldest whole record in the log, beyond its end if there is none.
+    first: Lsn,
+    /// Where the log ends.
+    tail: LogTail,
+    /// Where lists of running transactions were logged because a slot asked.
+    asked: BTreeSet<Lsn>,
 }
 
 impl LogSink {
-    /// Opens the log in `dir`, or begins one. None if the log's beginning is no longer there.
-    pub(super) fn open(dir: PathBuf, config: WriterConfig) -> Result<Option<Self>> {
-        let wal = match WalDir::open(&dir, None) {
-            Ok(wal) => wal,
-            Err(WalError::NoSegments { .. }) => {
-                let writer = Some(WalWriter::create(&dir, config).map_err(write_error)?);
-                return Ok(Some(Self { dir, config, existing: None, writer, last: Lsn::INVALID }));
+    /// Opens the log in `dir`, or begins one.
+    ///
+    /// # Errors
+    /// The files cannot be read, or are those of another run.
+    pub(super) fn open(dir: PathBuf, config: WriterConfig) -> Result<Self> {
+        let start = LogEnd { end: config.start, prev: Lsn::INVALID };
+        match LogTail::find(&dir).map_err(|e| directory_error(&dir, e))? {
+            Some(tail) => {
+                let existing = Existing::open(&dir, &config, tail, start)?;
+                Self::new(dir, config, Phase::Comparing(Box::new(existing)))
             }
-            Err(error) => return Err(crate::wal_log::directory_error(&dir, error)),
-        };
-        check_identity(&wal, &dir, &config)?;
-        if wal.first() > config.start {
-            return Ok(None);
+            None => {
+                let writer = WalWriter::create(&dir, config).map_err(write_error)?;
+                Self::new(dir, config, Phase::Writing(Box::new(writer)))
+            }
         }
-        let reader = WalReader::open(&wal, None).map_err(|e| crate::wal_log::directory_error(&dir, e))?;
-        let existing = Some(Existing { reader, prev: Lsn::INVALID, next: None });
-        let mut this = Self { dir, config, existing, writer: None, last: Lsn::INVALID };
-        this.next_existing().map_err(|e| Error::Scenario(e.to_string()))?;
-        Ok(Some(this))
     }
 
-    /// Opens the log in `dir` behind the record that starts at `prev`, which must be there; what follows it is compared.
-    pub(super) fn open_behind(dir: PathBuf, config: WriterConfig, prev: Lsn) -> Result<Self> {
-        let wal = WalDir::open(&dir, None).map_err(|e| crate::wal_log::directory_error(&dir, e))?;
-        check_identity(&wal, &dir, &config)?;
-        let mut reader = WalReader::open(&wal, Some(prev)).map_err(|e| crate::wal_log::directory_error(&dir, e))?;
-        let found = reader.next().map_err(|e| crate::wal_log::directory_error(&dir, e))?.map(|record| record.lsn);
-        if found != Some(prev) {
+    /// Opens the log in `dir` behind a record, which must be there; what follows it is compared.
+    ///
+    /// # Errors
+    /// As [`LogSink::open`], and that the record is not there.
+    pub(super) fn open_behind(dir: PathBuf, config: WriterConfig, at: LogEnd) -> Result<Self> {
+        let tail = LogTail::find(&dir).map_err(|e| directory_error(&dir, e))?;
+        let Some(tail) = tail.filter(|tail| tail.end >= at.end) else {
             let reason = format!(
-                "the record at {prev}, where its last run ended, is not there: the system lost what was written (was source.fsync \
-                 off?) or files were removed; use another data directory"
+                "the record at {}, where its last run ended, is not there: the system lost what was written (was source.fsync off?) \
+                 or files were removed; use another data directory",
+                at.prev
             );
             return Err(Error::WalDirectory { dir, reason });
-        }
-        let existing = Some(Existing { reader, prev, next: None });
-        let mut this = Self { dir, config, existing, writer: None, last: prev };
-        this.next_existing().map_err(|e| Error::Scenario(e.to_string()))?;
+        };
+        let existing = Existing::open(&dir, &config, tail, at)?;
+        Self::new(dir, config, Phase::Comparing(Box::new(existing)))
+    }
+
+    /// A log in a phase.
+    fn new(dir: PathBuf, config: WriterConfig, phase: Phase) -> Result<Self> {
+        let (state, _) = watch::channel(WriterState::default());
+        let mut this = Self { dir, config, phase, exact: true, state, commits: 0, flushes: 0, waiting: None };
+        this.take_over_at_end().map_err(write_error)?;
         Ok(this)
+    }
+
+    /// Whether records that are compared must bear the same times, too.
+    pub(super) fn compare_times(&mut self, exact: bool) {
+        self.exact = exact;
     }
 
     /// Start of the last record that was compared or appended.
     pub(super) fn last(&self) -> Lsn {
-        self.last
+        match &self.phase {
+            Phase::Comparing(existing) => existing.placer.end().prev,
+            Phase::Writing(writer) => writer.log_end().prev,
+        }
+    }
+
+    /// Tells how writing goes.
+    pub(super) fn state(&self) -> watch::Receiver<WriterState> {
+        self.state.subscribe()
+    }
+
+    /// Whether a list of running transactions, for which a slot had asked, is the next record of the log that is compared.
+    pub(super) fn asked_here(&self) -> bool {
+        match &self.phase {
+            Phase::Comparing(existing) => existing.asked.contains(&existing.placer.next_lsn()),
+            Phase::Writing(_) => false,
+        }
+    }
+
+    /// Notes that the next record is a list of running transactions for which a slot asks.
+    ///
+    /// # Errors
+    /// The note cannot be stored; the record must not be written then.
+    pub(super) fn note_asked(&mut self) -> Result<()> {
+        let path = asked_path(&self.dir);
+        let note = format!("{}\n", self.next_lsn());
+        let open = OpenOptions::new().append(true).create(true).mode(0o600).open(&path);
+        let mut file = open.map_err(Error::io("open", &path))?;
+        file.write_all(note.as_bytes()).and_then(|()| file.sync_data()).map_err(Error::io("write", &path))
+    }
+
+    /// From now on, waits for room on the disk, until the node stops.
+    pub(super) fn wait_for_room(&mut self, drain: &Drain) {
+        self.waiting = Some(drain.clone());
+    }
+
+    /// Whether the disk has no room for what was to be written last.
+    pub(super) fn is_out_of_room(&self) -> bool {
+        self.state.borrow().fault.is_some()
     }
 
     /// Whether records are still only compared.
     pub(super) fn is_replaying(&self) -> bool {
-        self.existing.is_some()
+        matches!(self.phase, Phase::Comparing(_))
     }
 
     /// Bytes that were appended and not flushed.
     pub(super) fn unflushed(&self) -> u64 {
-        self.writer.as_ref().map_or(0, |w| w.end_lsn().0 - w.flushed_lsn().0)
+        match &self.phase {
+            Phase::Comparing(_) => 0,
+            Phase::Writing(writer) => writer.end_lsn().0.saturating_sub(writer.flushed_lsn().0),
+        }
     }
 
     /// Flushes; where the flushed log ends, if anything was written here.
     pub(super) fn flush(&mut self) -> Result<Option<Lsn>> {
-        self.writer.as_mut().map(|w| w.flush().map_err(write_error)).transpose()
+        if self.is_replaying() {
+            return Ok(None);
+        }
+        let unflushed = self.unflushed() > 0;
+        let flushed = self.patiently(|writer| writer.flush()).map_err(write_error)?;
+        self.flushes += u64::from(unflushed);
+        self.tell(None);
+        Ok(Some(flushed))
     }
 
-    /// The next record that is there already; at their end the writer takes over.
-    fn next_existing(&mut self) -> Result<Option<NextRecord>, SinkError> {
-        let Some(existing) = &mut self.existing else { return Ok(None) };
-        if existing.next.is_none() {
-            existing.next = existing.reader.next()?.map(|record| NextRecord {
-                placed: Placed { start: record.lsn, end: record.end_lsn },
-                xid: record.header.xid,
-                is_list: record.class() == RecordClass::RunningXacts,
-            });
+    /// The run is over: nothing may be left in the log that it does not have.
+    pub(super) fn finish(&self) -> Result<()> {
+        match &self.phase {
+            Phase::Writing(_) => Ok(()),
+            Phase::Comparing(existing) => {
+                let (end, there) = (existing.placer.end().end, existing.tail.end);
+                Err(self.another_run(&format!("it goes on to {there}, and this run ends at {end}")))
+            }
         }
-        if existing.next.is_none() {
-            let at = LogEnd { end: existing.reader.position(), prev: existing.prev };
-            self.take_over(at)?;
-        }
-        Ok(self.existing.as_ref().and_then(|e| e.next))
     }
 
-    /// Goes on behind a record; the next one is looked up at once, so that its place can be told.
-    fn pass(&mut self, record: NextRecord) -> Result<(), SinkError> {
-        if let Some(existing) = &mut self.existing {
-            (existing.prev, existing.next) = (record.placed.start, None);
+    /// What the writer has done.
+    fn counters(&self) -> WriterCounters {
+        match &self.phase {
+            Phase::Comparing(_) => WriterCounters::default(),
+            Phase::Writing(writer) => writer.counters(),
         }
-        self.last = record.placed.start;
-        self.next_existing().map(|_| ())
     }
 
-    /// Goes on behind what is there. Segments that a crash left behind the end hold nothing.
-    fn take_over(&mut self, at: LogEnd) -> Result<(), SinkError> {
-        let wal = WalDir::open(&self.dir, None)?;
-        for (_, segment) in wal.segments().filter(|(start, _)| *start >= at.end) {
-            std::fs::remove_file(&segment.path)?;
+    /// Tells how writing goes.
+    fn tell(&self, fault: Option<String>) {
+        let state = WriterState { counters: self.counters(), commits: self.commits, flushes: self.flushes, fault };
+        self.state.send_if_modified(|told| {
+            let changed = *told != state;
+            *told = state;
+            changed
+        });
+    }
+
+    /// Does something with the writer; as long as the disk has no room, again and again (I3).
+    fn patiently<T>(&mut self, mut op: impl FnMut(&mut WalWriter) -> Result<T, WriteError>) -> Result<T, WriteError> {
+        loop {
+            let Phase::Writing(writer) = &mut self.phase else { return Err(WriteError::Closed { dir: self.dir.clone() }) };
+            match op(writer) {
+                Err(error) if self.waits_after(&error) => {}
+                Err(error) => return Err(error),
+                Ok(done) => {
+                    if self.is_out_of_room() {
+                        tracing::info!("WAL can be written again: the run goes on");
+                        self.tell(None);
+                    }
+                    return Ok(done);
+                }
+            }
         }
-        tracing::info!(at = %at.end, "the run goes on where it stopped");
-        self.existing = None;
-        self.writer = Some(WalWriter::resume(&self.dir, self.config, at)?);
+    }
+
+    /// Whether an error is to be waited out, after having waited a little.
+    fn waits_after(&self, error: &WriteError) -> bool {
+        let waits = self.waiting.as_ref().is_some_and(|drain| !drain.is_draining());
+        if !waits || !error.is_no_space() {
+            return false;
+        }
+        if !self.is_out_of_room() {
+            tracing::error!(%error, "WAL cannot be written: free some space there; nothing is lost, and the run goes on by itself then");
+        }
+        self.tell(Some(error.to_string()));
+        std::thread::sleep(RETRY_AFTER);
+        true
+    }
+
+    /// Where everything that the log has was compared, the writer takes over.
+    fn take_over_at_end(&mut self) -> Result<(), WriteError> {
+        let Phase::Comparing(existing) = &self.phase else { return Ok(()) };
+        let at = existing.placer.end();
+        if at.end < existing.tail.end {
+            return Ok(());
+        }
+        let writer = loop {
+            match WalWriter::resume(&self.dir, self.config, at) {
+                Err(error) if self.waits_after(&error) => {}
+                resumed => break resumed?,
+            }
+        };
+        tracing::info!(at = %at.end, after = %existing.tail.reason.reason, "the run goes on where it stopped");
+        self.phase = Phase::Writing(Box::new(writer));
+        self.tell(None);
         Ok(())
     }
 
-    /// The writer, which there is whenever nothing is left to compare.
-    fn writer(&mut self) -> Result<&mut WalWriter, SinkError> {
-        self.writer.as_mut().ok_or_else(|| "the log is not open for writing".into())
+    /// The error for a log that has something else.
+    fn another_run(&self, what: &str) -> Error {
+        another_run(&self.dir, what)
     }
+}
+
+/// The file of positions at which slots asked for lists of running transactions, one a line.
+fn asked_path(wal: &Path) -> PathBuf {
+    wal.with_file_name("wal_asked")
+}
+
+/// The noted positions before `end`; later ones are forgotten, for their records are lost and others will be there.
+fn load_asked(wal: &Path, end: Lsn) -> Result<BTreeSet<Lsn>> {
+    let path = asked_path(wal);
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeSet::new()),
+        Err(error) => return Err(Error::io("read", &path)(error)),
+    };
+    let all: Vec<Lsn> = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')?.parse().ok()).collect();
+    let kept: BTreeSet<Lsn> = all.into_iter().filter(|lsn| *lsn < end).collect();
+    let text: String = kept.iter().map(|lsn| format!("{lsn}\n")).collect();
+    let new = path.with_extension("new");
+    let store = || {
+        fs::write(&new, &text)?;
+        File::open(&new)?.sync_data()?;
+        fs::rename(&new, &path)
+    };
+    store().map_err(Error::io("write", &path))?;
+    Ok(kept)
+}
+
+/// The error for a log that has something else than this run.
+fn another_run(dir: &Path, what: &str) -> Error {
+    let reason = format!(
+        "it holds the WAL of another run (scenario, parameters, seed, version or segment size differ): {what}. Use another data \
+         directory, or remove it"
+    );
+    Error::WalDirectory { dir: dir.to_owned(), reason }
+}
+
+impl Existing {
+    /// Prepares to compare the log in `dir` behind `at`, from its first record there on.
+    fn open(dir: &Path, config: &WriterConfig, tail: LogTail, at: LogEnd) -> Result<Self> {
+        let unreadable = |error| directory_error(dir, error);
+        let wal = WalDir::open(dir, None).map_err(unreadable)?;
+        let found = wal.identity();
+        if (found.system_id, found.version, found.segment_size) != (config.system_id, config.version, config.segment_size) {
+            let what = format!(
+                "it is of system {}, PostgreSQL {}, with segments of {} bytes, and this run's would be of system {}, PostgreSQL {}, \
+                 with segments of {} bytes",
+                found.system_id, found.version, found.segment_size, config.system_id, config.version, config.segment_size
+            );
+            return Err(another_run(dir, &what));
+        }
+        let (first, reader) = open_reader(dir, at.end).map_err(unreadable)?;
+        let placer = RecordPlacer::new(config.version, config.segment_size, at);
+        let asked = load_asked(dir, tail.end)?;
+        Ok(Self { placer, reader, first, tail, asked })
+    }
+
+    /// Places a record and compares it with what the log has there.
+    fn append(
+        &mut self,
+        dir: &Path,
+        exact: bool,
+        (xid, top_xid, origin): (Xid, Xid, u16),
+        body: &RecordBody,
+    ) -> Result<Placed, SinkError> {
+        let placed = self.placer.place(xid, top_xid, origin, body)?;
+        let place = Placed { start: placed.start, end: placed.end };
+        if placed.bytes.is_empty() || placed.start < self.first {
+            return Ok(place);
+        }
+        let profile = self.reader.profile();
+        let Some(record) = self.reader.next()? else {
+            let (first, reader) = open_reader(dir, Lsn::INVALID)?;
+            if first > placed.start && first < Lsn(u64::MAX) {
+                // Removed meanwhile, because nobody needs it.
+                (self.first, self.reader) = (first, reader);
+                return Ok(place);
+            }
+            let end = self.reader.end().map_or_else(String::new, ToString::to_string);
+            let there = self.tail.end;
+            return Err(
+                format!("{end}; and yet it goes on to {there}. Restore that file, or use another data directory").into()
+            );
+        };
+        let same = record.lsn == placed.start && if exact { record.bytes == placed.bytes } else { is_like(&record, &placed) };
+        if same {
+            return Ok(place);
+        }
+        let here = RecordHeader::read(placed.bytes)?;
+        let what = format!(
+            "at {} it has {}, where this run has {} at {}",
+            record.lsn,
+            describe(&record.header, profile),
+            describe(&here, profile),
+            placed.start
+        );
+        Err(Box::new(another_run(dir, &what)))
+    }
+}
+
+/// The oldest whole record of the log in `dir` at or behind `from`, beyond its end if there is none, and a reader from there on.
+fn open_reader(dir: &Path, from: Lsn) -> Result<(Lsn, WalReader), WalError> {
+    let open = || {
+        let wal = WalDir::open(dir, None)?;
+        let from = from.max(wal.first());
+        let first = WalReader::open(&wal, Some(from))?.next()?.map_or(Lsn(u64::MAX), |record| record.lsn);
+        Ok((first, WalReader::open(&wal, Some(from))?))
+    };
+    // A segment may be removed between being listed and being opened; the next look does not list it.
+    let gone = |error: &WalError| matches!(error, WalError::Io { source, .. } if source.kind() == ErrorKind::NotFound);
+    let mut opened = open();
+    for _ in 0..LOOKS_MAX {
+        if !opened.as_ref().is_err_and(gone) {
+            break;
+        }
+        opened = open();
+    }
+    opened
+}
+
+/// Whether two records are the same but for times: of one transaction, kind and length.
+fn is_like(record: &RawRecord<'_>, placed: &PlacedRecord<'_>) -> bool {
+    let header = RecordHeader::read(placed.bytes).unwrap_or_default();
+    let key = |h: &RecordHeader| (h.total_len, h.xid, h.info, h.rmid);
+    key(&record.header) == key(&header)
+}
+
+/// A record in words.
+fn describe(header: &RecordHeader, profile: &'static WalProfile) -> String {
+    let operation = rmgr::operation_name(profile, header.rmid, header.info);
+    format!("{} {operation} of transaction {} with {} bytes", rmgr::name(header.rmid), header.xid, header.total_len)
 }
 
 impl WalSink for LogSink {
@@ -158,54 +421,28 @@ impl WalSink for LogSink {
     }
 
     fn next_lsn(&self) -> Lsn {
-        let existing = self.existing.as_ref().and_then(|e| e.next).map(|next| next.placed.start);
-        existing.or(self.writer.as_ref().map(WalWriter::next_lsn)).unwrap_or_default()
+        match &self.phase {
+            Phase::Comparing(existing) => existing.placer.next_lsn(),
+            Phase::Writing(writer) => writer.next_lsn(),
+        }
     }
 
     fn append(&mut self, xid: Xid, top_xid: Xid, origin: u16, body: &RecordBody) -> Result<Placed, SinkError> {
-        let Some(next) = self.next_existing()? else {
-            let (start, end) = self.writer()?.append(xid, top_xid, origin, body)?;
-            self.last = start;
-            return Ok(Placed { start, end });
-        };
-        if next.is_list && !matches!(body, RecordBody::RunningXacts(_)) {
-            // It was logged for a slot that was made then, not by the scenario.
-            self.pass(next)?;
-            return self.append(xid, top_xid, origin, body);
+        if let Phase::Comparing(existing) = &mut self.phase {
+            let placed = existing.append(&self.dir, self.exact, (xid, top_xid, origin), body)?;
+            self.take_over_at_end()?;
+            return Ok(placed);
         }
-        if next.xid != xid {
-            return Err(format!(
-                "the log in {} has a record of transaction {} at {} where this run has one of {xid}: it is of another run, so use \
-                 another data directory",
-                self.dir.display(),
-                next.xid,
-                next.placed.start
-            )
-            .into());
-        }
-        self.pass(next)?;
-        Ok(next.placed)
+        let (start, end) = self.patiently(|writer| writer.append(xid, top_xid, origin, body))?;
+        self.commits += u64::from(matches!(body, RecordBody::Commit(_)));
+        Ok(Placed { start, end })
     }
-}
-
-/// Makes sure that the log is of this run, or of these runs.
-fn check_identity(wal: &WalDir, dir: &Path, config: &WriterConfig) -> Result<()> {
-    let found = wal.identity();
-    let same =
-        found.system_id == config.system_id && (found.version, found.segment_size) == (config.version, config.segment_size);
-    if same {
-        return Ok(());
-    }
-    let reason =
-        "it holds the WAL of another run (scenario, seed, version or segment size differ): use another data directory, or \
-                  remove it"
-            .to_owned();
-    Err(Error::WalDirectory { dir: dir.to_owned(), reason })
 }
 
 /// An error of the writer.
 fn write_error(error: WriteError) -> Error {
     match error {
+        error if error.is_no_space() => Error::NoSpace(error),
         WriteError::Io { action, path, source } => Error::Io { action, path, source },
         error => Error::Scenario(error.to_string()),
     }

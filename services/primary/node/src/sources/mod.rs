@@ -101,7 +101,7 @@ pub(crate) fn open(config: &PrimaryConfig, clock: Arc<dyn Clock>, drain: &Drain)
         }
         (None, Some(scenario)) => {
             let (log, player) = simulated::open(&config.data_dir, scenario, source, clock)?;
-            Ok((log, player.map_or(Source::Still, |player| Source::Simulated(Box::new(player))), None))
+            Ok((log, Source::Simulated(Box::new(player)), None))
         }
         (None, None) => Err(Error::Config("nothing to serve".to_owned())),
     }

@@ -101,7 +101,8 @@ struct WallRate {
 
 impl Player {
     /// A player that did nothing yet.
-    pub(super) fn new(engine: Engine, seed: u64, sink: LogSink, config: &SourceConfig, clock: PlayerClock) -> Self {
+    pub(super) fn new(engine: Engine, seed: u64, mut sink: LogSink, config: &SourceConfig, clock: PlayerClock) -> Self {
+        sink.compare_times(config.clock == ClockMode::Virtual);
         let rng = Box::new(rng::seeded(seed));
         Self { engine, rng, clock, sink, config: config.clone(), steps: 0, wall_rate: None }
     }
@@ -150,6 +151,18 @@ impl Player {
     /// # Errors
     /// The log cannot be written, or the scenario cannot go on.
     pub(super) fn play(&mut self, stage: Stage<'_>, conductor: &mut dyn Conductor) -> Result<Played> {
+        self.sink.wait_for_room(stage.drain);
+        match self.play_steps(stage, conductor) {
+            Err(error) if stage.drain.is_draining() && self.sink.is_out_of_room() => {
+                tracing::warn!(%error, "stopping without the WAL that there is no room for; the run will go on from what is flushed");
+                Ok(Played::Stopped)
+            }
+            played => played,
+        }
+    }
+
+    /// Plays to the end, or until the node stops.
+    fn play_steps(&mut self, stage: Stage<'_>, conductor: &mut dyn Conductor) -> Result<Played> {
         let mut flushed_at = self.clock.monotonic();
         let mut played = Played::Stopped;
         while played == Played::Stopped && !stage.drain.is_draining() {
@@ -202,6 +215,9 @@ impl Player {
 
     /// One step; true if it was the last.
     fn step(&mut self) -> Result<bool, PrimaryError> {
+        while self.sink.asked_here() {
+            self.engine.log_running_xacts(&mut self.sink)?;
+        }
         let step = self.engine.step(&mut self.clock, self.rng.as_mut(), &mut self.sink)?;
         self.steps += 1;
         Ok(step == Step::Done)
@@ -259,6 +275,7 @@ impl Player {
         if self.config.clock == ClockMode::Virtual || self.sink.is_replaying() || !stage.slots.take_running_xacts_wish() {
             return Ok(());
         }
+        self.sink.note_asked()?;
         self.engine.log_running_xacts(&mut self.sink).map_err(scenario_error)?;
         self.publish(stage.log, conductor)
     }

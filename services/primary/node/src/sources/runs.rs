@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use pg_types::PgVersion;
-use pg_wal::writer::WriterConfig;
+use pg_wal::writer::{LogEnd, WriterConfig};
 use primary_core::scenario::{Counter, CounterSource};
 use primary_core::{Engine, Overrides, PrimaryError, RunSummary, Scenario, VirtualClock, rng};
 use service_kit::{Clock, Drain};
@@ -59,13 +59,13 @@ pub(super) fn open(config: &PrimaryConfig, clock: Arc<dyn Clock>) -> Result<(Wal
     let dir = config.data_dir.join("wal");
     create_private_dir(&dir)?;
     let system_id = source.system_id.unwrap_or_else(|| derived_system_id(IDLE_NAME, source.seed.unwrap_or(0)));
-    let base = WriterConfig { version, sync: source.fsync, ..WriterConfig::new(system_id) };
+    let base = WriterConfig { version, sync: source.wal_sync(), ..WriterConfig::new(system_id) };
     let writer = base.with_segment_size(source.segment_bytes);
     let runs = Runs::open(&config.data_dir, system_id, config.runs.clone())?;
     let active = runs.next(Duration::ZERO);
     let begun = active.as_ref().and_then(|run| run.points.last()).map(|point| point.end.unwrap_or(point.begin));
     let (sink, place) = match begun.or_else(|| runs.log_end()) {
-        Some(place) => (LogSink::open_behind(dir.clone(), writer, place.prev)?, place),
+        Some(place) => (LogSink::open_behind(dir.clone(), writer, LogEnd { end: place.lsn, prev: place.prev })?, place),
         None => begin(dir.clone(), writer)?,
     };
     if sink.is_replaying() && begun.is_none() {
@@ -73,7 +73,7 @@ pub(super) fn open(config: &PrimaryConfig, clock: Arc<dyn Clock>) -> Result<(Wal
             "it goes on behind the last run that is known: files of runs were removed; use another data directory".to_owned();
         return Err(Error::WalDirectory { dir, reason });
     }
-    let log = WalLog::open(&dir, None, LogSource::Simulated, false)?;
+    let log = WalLog::open(&dir, None, LogSource::Simulated, false)?.with_writer(sink.state());
     let inherited = active.map(|run| run.id);
     let source = RunsSource { runs: runs.clone(), sink: Some(sink), place, config: source.clone(), version, clock, inherited };
     Ok((log, runs, source))
@@ -82,10 +82,7 @@ pub(super) fn open(config: &PrimaryConfig, clock: Arc<dyn Clock>) -> Result<(Wal
 /// Begins a log with what a server writes at its start; what is there of it already is only compared.
 fn begin(dir: PathBuf, writer: WriterConfig) -> Result<(LogSink, LogPlace)> {
     let version = writer.version;
-    let Some(mut sink) = LogSink::open(dir.clone(), writer)? else {
-        let reason = "the beginning of this log is no longer kept, and no run is known".to_owned();
-        return Err(Error::WalDirectory { dir, reason });
-    };
+    let mut sink = LogSink::open(dir, writer)?;
     let plan = Scenario::parse(IDLE_NAME, IDLE).and_then(|idle| idle.plan(&Overrides::new())).map_err(scenario_error)?;
     let mut engine = Engine::new(plan, version).map_err(scenario_error)?;
     let mut clock = VirtualClock::default();

@@ -1,8 +1,8 @@
 //! The simulated source: plays a scenario and writes the WAL that a server would have written.
 //!
 //! Records go through the writer into `wal` below the data directory and are published in groups once they are flushed. A run that
-//! a crash cut off is played again from its beginning: the engine is deterministic, so as long as the log has the records already
-//! they are only compared, and where it ends writing goes on. So the finished log is the same, byte for byte in virtual time.
+//! was cut off is played again from its beginning, as `log_sink.rs` says, so the finished log is the same, byte for byte in virtual
+//! time.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,17 +21,11 @@ use crate::error::{Error, Result};
 use crate::slots::{Slots, create_private_dir};
 use crate::wal_log::{LogSource, WalLog};
 
-/// Opens the log of a scenario below `data_dir` and plays the first step, so that there is WAL to serve. No player if the log can
-/// only be served: its beginning is no longer kept. Blocks on the disk.
+/// Opens the log of a scenario below `data_dir` and plays the first step, so that there is WAL to serve. Blocks on the disk.
 ///
 /// # Errors
 /// The scenario is wrong, or the log is of another run.
-pub(super) fn open(
-    data_dir: &Path,
-    name: &str,
-    config: &SourceConfig,
-    clock: Arc<dyn Clock>,
-) -> Result<(WalLog, Option<Simulated>)> {
+pub(super) fn open(data_dir: &Path, name: &str, config: &SourceConfig, clock: Arc<dyn Clock>) -> Result<(WalLog, Simulated)> {
     let scenario = load(name)?;
     let seed = config.seed.unwrap_or_else(|| scenario.seed());
     let plan = scenario.plan(&config.parameters).map_err(scenario_error)?;
@@ -39,19 +33,14 @@ pub(super) fn open(
     let dir = data_dir.join("wal");
     create_private_dir(&dir)?;
     let system_id = config.system_id.unwrap_or_else(|| derived_system_id(scenario.name(), seed));
-    let base = WriterConfig { version, sync: config.fsync, ..WriterConfig::new(system_id) };
-    let sink = match LogSink::open(dir.clone(), base.with_segment_size(config.segment_bytes))? {
-        Some(sink) => sink,
-        None => {
-            tracing::warn!(dir = %dir.display(), "the beginning of this run is no longer kept: serving what is there");
-            return Ok((WalLog::open(&dir, None, LogSource::Simulated, true)?, None));
-        }
-    };
+    let base = WriterConfig { version, sync: config.wal_sync(), ..WriterConfig::new(system_id) };
+    let sink = LogSink::open(dir.clone(), base.with_segment_size(config.segment_bytes))?;
+    let writer = sink.state();
     let engine = Engine::new(plan, version).map_err(scenario_error)?;
     let mut player = Player::new(engine, seed, sink, config, PlayerClock::new(config.clock, clock));
     player.begin()?;
-    let log = WalLog::open(&dir, None, LogSource::Simulated, false)?;
-    Ok((log, Some(Simulated { player, summary: watch::channel(RunSummary::default()).0 })))
+    let log = WalLog::open(&dir, None, LogSource::Simulated, false)?.with_writer(writer);
+    Ok((log, Simulated { player, summary: watch::channel(RunSummary::default()).0 }))
 }
 
 /// The scenario of the configuration while it is played.
@@ -75,6 +64,7 @@ impl Simulated {
     pub(crate) fn play(mut self, log: &WalLog, slots: &Slots, drain: &Drain) -> Result<()> {
         let played = self.player.play(Stage { log, slots, drain }, &mut Teller(&self.summary))?;
         if played != Played::Stopped {
+            self.player.sink().finish()?;
             log.close();
             tracing::info!(end = %log.end().lsn, "the scenario is over");
         }

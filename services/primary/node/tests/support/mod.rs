@@ -2,6 +2,7 @@
 
 #![allow(dead_code, clippy::unwrap_used, reason = "every test file uses its part; a panic here is a test's report")]
 
+pub(crate) mod program;
 pub(crate) mod proxy;
 
 use std::path::{Path, PathBuf};
@@ -135,6 +136,11 @@ impl Node {
     pub(crate) async fn refused(&self, start: pb::StreamStart) -> Status {
         self.open(start).await.next().await.unwrap_err()
     }
+}
+
+/// Opens a stream and sends `start`.
+pub(crate) async fn open(channel: &Channel, start: pb::StreamStart) -> Stream {
+    Stream::open(channel.clone(), start).await
 }
 
 /// A start with large credits.

@@ -55,12 +55,40 @@ pub enum WriteError {
         /// What the reader found.
         what: String,
     },
-    /// A write failed before.
-    #[error("the log in {dir} is closed, because an earlier write failed; open it again at its last valid record")]
+    /// The log failed before in a way that leaves open what its files hold.
+    #[error("the log in {dir} is closed, because an earlier write or sync failed; open it again at its last valid record")]
     Closed {
         /// The log's directory.
         dir: PathBuf,
     },
+}
+
+impl WriteError {
+    /// Whether the disk has no room (or the process or user is not allowed more). Nothing is lost then: what was to be written is
+    /// kept, and writing it may be tried again. After a failed *sync* nothing can be: the system may have dropped what it could not
+    /// write.
+    #[must_use]
+    pub fn is_no_space(&self) -> bool {
+        use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+        match self {
+            Self::Io { action, source, .. } => {
+                *action != "sync" && matches!(source.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// What a flush waits for (`fsync` and `wal_sync_method`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WalSync {
+    /// Nothing: the bytes are with the operating system. They outlive this process, not the machine.
+    #[default]
+    Off,
+    /// The bytes are on disk (`fdatasync`). A segment has all its blocks when it is begun, so no more is needed to read them.
+    Fdatasync,
+    /// The bytes and everything that the file system says of the file are on disk (`fsync`).
+    Fsync,
 }
 
 /// What a new log says of itself, and how it is kept.
@@ -76,8 +104,8 @@ pub struct WriterConfig {
     pub segment_size: u32,
     /// Where the log begins: the start of a segment, not 0 (which is no LSN).
     pub start: Lsn,
-    /// Whether a flush waits for the disk.
-    pub sync: bool,
+    /// What a flush waits for.
+    pub sync: WalSync,
 }
 
 impl WriterConfig {
@@ -91,7 +119,7 @@ impl WriterConfig {
             timeline: 1,
             segment_size,
             start: Lsn(u64::from(segment_size)),
-            sync: false,
+            sync: WalSync::Off,
         }
     }
 

@@ -8,38 +8,53 @@
 //! **Invariants**
 //! - I1: [`WalWriter::next_lsn`] is where the next record starts: 8-aligned, never inside a page header.
 //! - I2: bytes before the flushed position never change again; bytes after the last record in its segment are 0.
-//! - I3: an existing segment file is never opened for writing, but by [`WalWriter::resume`] at its stated end.
-//! - I4: after a failed write nothing more is accepted: what the file holds is unknown (the server would stop).
+//! - I3: an existing segment file is never opened for writing, but by [`WalWriter::resume`] at its stated end; a file with a
+//!   segment's name has a segment's length.
+//! - I4: a disk without room loses nothing: a record is either in the buffer or was refused before it got a place, and the buffer is
+//!   written again by the next call. After any other failed write, and after a failed sync, nothing more is accepted: what the file
+//!   holds is unknown (the server would stop).
 //!
 //! Cost: a record is encoded once and copied once; a file is written in pieces of [`BUFFER_LEN`] or at [`WalWriter::flush`].
 //!
-//! Differences from PostgreSQL: one inserter, so no insertion locks; segments are made by `ftruncate`, not filled with zeroes;
-//! pages behind a switch record are holes.
+//! Differences from PostgreSQL: one inserter, so no insertion locks; old segments are not recycled; without fsync segments are
+//! made by `ftruncate`, not filled with zeroes; pages behind a switch record are zeroes without headers.
 
 mod config;
 mod log_end;
+mod page_buffer;
+mod placer;
+mod segment_file;
 
-use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use pg_types::{Lsn, RecordBody, Xid};
 
-use crate::encode::{Encoder, seal};
-use crate::page::{FIRST_IS_CONTRECORD, LONG_HEADER, LONG_HEADER_LEN, PAGE_SIZE, PageHeader, next_record_start};
-use crate::profile::WalProfile;
 use crate::segment::SegmentName;
 
-pub use config::{WriteError, WriterConfig};
-pub use log_end::LogEnd;
+pub use config::{WalSync, WriteError, WriterConfig};
+pub use log_end::{LogEnd, LogTail};
+pub use placer::{PlacedRecord, RecordPlacer};
 
-use log_end::find_end;
+use page_buffer::PageBuffer;
+use segment_file::SegmentFile;
 
-/// Bytes of a page.
-const PAGE_LEN: u64 = PAGE_SIZE as u64;
 /// Bytes kept back before they go to the file on their own.
 pub const BUFFER_LEN: usize = 256 * 1024;
+
+/// What a writer has done since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriterCounters {
+    /// Records placed.
+    pub records: u64,
+    /// Bytes written to files, page headers counted in.
+    pub bytes: u64,
+    /// Writes to files.
+    pub writes: u64,
+    /// Times that the disk was waited for (`fdatasync`, `fsync`), those of new segments left out.
+    pub syncs: u64,
+    /// Segments begun.
+    pub segments: u64,
+}
 
 /// The open log.
 #[derive(Debug)]
@@ -48,102 +63,114 @@ pub struct WalWriter {
     dir: PathBuf,
     /// Checked configuration.
     config: WriterConfig,
-    /// Makes the bytes of records.
-    encoder: Encoder,
-    /// The record being written.
-    record: Vec<u8>,
-    /// Bytes that are not in a file yet. They lie in one segment.
-    buffer: Vec<u8>,
-    /// Position of the buffer's first byte.
-    buffer_start: Lsn,
-    /// The segment that holds `buffer_start`; none before its first byte.
-    segment: Option<Segment>,
-    /// Start of the last record, 0 before the first.
-    prev: Lsn,
-    /// Everything before is in files (not necessarily on disk).
+    /// Makes and places records.
+    placer: RecordPlacer,
+    /// Bytes that are not in a file yet.
+    buffer: PageBuffer,
+    /// The last record is a switch: behind the buffer zeroes follow, up to the segment's end.
+    switched: bool,
+    /// The segment that holds the buffer's start; none before its first byte.
+    segment: Option<SegmentFile>,
+    /// Everything before is flushed.
     flushed: Lsn,
-    /// A write failed (I4).
+    /// A write failed for good (I4).
     failed: bool,
-}
-
-/// An open segment file.
-#[derive(Debug)]
-struct Segment {
-    /// The file.
-    file: File,
-    /// Its path, for errors.
-    path: PathBuf,
+    /// What was done.
+    counters: WriterCounters,
 }
 
 impl WalWriter {
-    /// Begins a log in `dir`, which must exist. The first file appears with the first record.
+    /// Begins a log in `dir`, which must exist. The first file appears with the first bytes written.
     ///
     /// # Errors
-    /// [`WriteError::BadConfig`].
+    /// [`WriteError::BadConfig`]; [`WriteError::Io`].
     pub fn create(dir: impl Into<PathBuf>, config: WriterConfig) -> Result<WalWriter, WriteError> {
         let config = config.checked()?;
-        Ok(WalWriter::at(dir.into(), config, LogEnd { end: config.start, prev: Lsn::INVALID }))
+        WalWriter::at(dir.into(), config, LogEnd { end: config.start, prev: Lsn::INVALID }, false)
     }
 
-    /// Continues the log in `dir`, or begins one if the directory has no segments.
+    /// Continues the log in `dir` as a server does after a crash, or begins one if the directory has no segments.
     ///
-    /// The log must end properly (at a switch or in zeroes); what a crash may leave behind is not mended here.
+    /// Whatever cannot be the next record ends the log, and what lies behind it is erased. Where a record goes on over a page's end
+    /// and its rest is missing, its first part stays (it may have been copied), and the log goes on with the page on which the rest
+    /// should be: that page says so, and so does the record that is written there (`CreateOverwriteContrecordRecord`).
     ///
     /// # Errors
     /// As [`WalWriter::resume`], and [`WriteError::Unreadable`].
     pub fn open(dir: impl Into<PathBuf>, config: WriterConfig) -> Result<WalWriter, WriteError> {
         let dir = dir.into();
-        match find_end(&dir)? {
-            Some(end) => WalWriter::resume(dir, config, end),
-            None => WalWriter::create(dir, config),
-        }
+        let found = LogTail::find(&dir);
+        let Some(tail) = found.map_err(|error| WriteError::Unreadable { dir: dir.clone(), what: error.to_string() })? else {
+            return WalWriter::create(dir, config);
+        };
+        let Some(prev) = tail.prev.or((tail.end == config.start).then_some(Lsn::INVALID)) else {
+            let what = format!("no record starts in any of its segments ({})", tail.reason);
+            return Err(WriteError::Unreadable { dir, what });
+        };
+        let Some(page) = tail.lost_page else { return WalWriter::resume(dir, config, LogEnd { end: tail.end, prev }) };
+        let mut writer = WalWriter::resume_at(dir, config, LogEnd { end: page, prev }, true)?;
+        writer.append(Xid::INVALID, Xid::INVALID, 0, &RecordBody::OverwriteContrecord(tail.reason.lsn))?;
+        writer.flush()?;
+        Ok(writer)
     }
 
-    /// Continues the log in `dir` behind its last valid record. What lies behind it in its segment is erased.
+    /// Continues the log in `dir` behind its last valid record. What lies behind it is erased, in its segment and in later ones.
     ///
     /// Where a log ends is a reader's finding; a torn tail is not looked into here.
     ///
     /// # Errors
     /// [`WriteError::BadConfig`]; [`WriteError::WrongSegment`] if the segment is of another log or too short; [`WriteError::Io`].
     pub fn resume(dir: impl Into<PathBuf>, config: WriterConfig, at: LogEnd) -> Result<WalWriter, WriteError> {
+        WalWriter::resume_at(dir.into(), config, LogEnd { end: at.end.align(), prev: at.prev }, false)
+    }
+
+    /// Continues the log at `at`; `overwrites` if a lost record should have gone on there.
+    fn resume_at(dir: PathBuf, config: WriterConfig, at: LogEnd, overwrites: bool) -> Result<WalWriter, WriteError> {
         let config = config.checked()?;
-        let mut writer = WalWriter::at(dir.into(), config, LogEnd { end: at.end.align(), prev: at.prev });
-        let offset = writer.segment_offset(writer.buffer_start);
+        log_end::remove_segments_after(&dir, &config, at.end)?;
+        let mut writer = WalWriter::at(dir, config, at, overwrites)?;
+        let offset = writer.segment_offset(at.end);
         if offset > 0 {
-            writer.segment = Some(writer.reopen_segment(offset)?);
+            writer.segment = Some(SegmentFile::reopen(writer.segment_path(at.end), &config, offset)?);
         }
         Ok(writer)
     }
 
     /// A writer at a position, without a file.
-    fn at(dir: PathBuf, config: WriterConfig, at: LogEnd) -> WalWriter {
-        WalWriter {
+    fn at(dir: PathBuf, config: WriterConfig, at: LogEnd, overwrites: bool) -> Result<WalWriter, WriteError> {
+        segment_file::remove_temporaries(&dir)?;
+        Ok(WalWriter {
             dir,
             config,
-            encoder: Encoder::new(config.version),
-            record: Vec::new(),
-            buffer: Vec::new(),
-            buffer_start: at.end,
+            placer: RecordPlacer::new(config.version, config.segment_size, at),
+            buffer: PageBuffer::new(&config, at.end, overwrites),
+            switched: false,
             segment: None,
-            prev: at.prev,
             flushed: at.end,
             failed: false,
-        }
+            counters: WriterCounters::default(),
+        })
     }
 
     /// Where the next record will start.
     #[must_use]
     pub fn next_lsn(&self) -> Lsn {
-        next_record_start(self.end_lsn(), self.config.segment_size)
+        self.placer.next_lsn()
     }
 
     /// First byte after the last record, aligned; at a page's end the page's end.
     #[must_use]
     pub fn end_lsn(&self) -> Lsn {
-        Lsn(self.buffer_start.0 + self.buffer.len() as u64)
+        self.placer.end().end
     }
 
-    /// Everything before this position is in files.
+    /// Behind the last record.
+    #[must_use]
+    pub fn log_end(&self) -> LogEnd {
+        self.placer.end()
+    }
+
+    /// Everything before this position was flushed.
     #[must_use]
     pub fn flushed_lsn(&self) -> Lsn {
         self.flushed
@@ -155,29 +182,33 @@ impl WalWriter {
         &self.config
     }
 
+    /// What was done since it was opened.
+    #[must_use]
+    pub fn counters(&self) -> WriterCounters {
+        self.counters
+    }
+
     /// Appends one record; its first byte and the first byte after it, aligned, come back.
     ///
     /// A [`RecordBody::Switch`] also ends its segment, and the end that comes back is the segment's; at the very start of a
     /// segment there is nothing to end, so nothing is written and both positions are that start.
     ///
     /// # Errors
-    /// [`WriteError::Encode`] leaves the log as it was; after any other error it is closed.
+    /// The record has no place then: [`WriteError::Encode`] if it cannot be written at all; what keeps *earlier* records from being
+    /// written, see [`WriteError::is_no_space`]; [`WriteError::Closed`] after any other failed write.
     pub fn append(&mut self, xid: Xid, top_xid: Xid, origin: u16, body: &RecordBody) -> Result<(Lsn, Lsn), WriteError> {
         self.check_open()?;
-        let switch = matches!(body, RecordBody::Switch);
-        if switch && self.segment_offset(self.end_lsn()) == 0 {
-            return Ok((self.end_lsn(), self.end_lsn()));
+        if self.switched || self.buffer.bytes().len() >= BUFFER_LEN {
+            self.write_buffer()?;
         }
-        let mut record = std::mem::take(&mut self.record);
-        let result = self.encoder.encode(xid, top_xid, origin, body, &mut record).map_err(WriteError::from).and_then(|()| {
-            let start = self.next_lsn();
-            seal(&mut record, self.prev);
-            self.prev = start;
-            self.failing(|w| w.copy(&record).and_then(|()| if switch { w.end_segment() } else { Ok(()) }))?;
-            Ok((start, self.end_lsn()))
-        });
-        self.record = record;
-        result
+        let placed = self.placer.place(xid, top_xid, origin, body)?;
+        let (start, end) = (placed.start, placed.end);
+        if start < end {
+            self.buffer.push(placed.bytes);
+            self.switched = matches!(body, RecordBody::Switch);
+            self.counters.records += 1;
+        }
+        Ok((start, end))
     }
 
     /// Ends the segment by a switch record, so that the next record starts a new file (`RequestXLogSwitch`).
@@ -191,12 +222,13 @@ impl WalWriter {
     /// Puts everything into files, and on disk if so configured. Gives the position up to which that is true.
     ///
     /// # Errors
-    /// [`WriteError::Io`]; [`WriteError::Closed`].
+    /// [`WriteError::Io`], see [`WriteError::is_no_space`]; [`WriteError::Closed`] after any other failed write.
     pub fn flush(&mut self) -> Result<Lsn, WriteError> {
         self.check_open()?;
-        self.failing(WalWriter::write_buffer)?;
-        if self.config.sync {
-            self.failing(WalWriter::sync_segment)?;
+        if self.flushed < self.end_lsn() {
+            self.write_buffer()?;
+            self.sync_segment()?;
+            self.flushed = self.end_lsn();
         }
         Ok(self.flushed)
     }
@@ -206,8 +238,13 @@ impl WalWriter {
     /// # Errors
     /// As [`WalWriter::flush`].
     pub fn finish(mut self) -> Result<Lsn, WriteError> {
-        self.config.sync = true;
-        self.flush()
+        self.check_open()?;
+        self.write_buffer()?;
+        if let Some(segment) = &mut self.segment {
+            segment.sync_from_now_on();
+        }
+        self.sync_segment()?;
+        Ok(self.end_lsn())
     }
 
     /// I4.
@@ -215,141 +252,50 @@ impl WalWriter {
         if self.failed { Err(WriteError::Closed { dir: self.dir.clone() }) } else { Ok(()) }
     }
 
-    /// Runs `op` and closes the log if it fails (I4).
-    fn failing(&mut self, op: impl FnOnce(&mut WalWriter) -> Result<(), WriteError>) -> Result<(), WriteError> {
-        let result = op(self);
-        self.failed |= result.is_err();
+    /// Passes a result on, and closes the log if nothing more may be written after it (I4).
+    fn checked<T>(&mut self, result: Result<T, WriteError>) -> Result<T, WriteError> {
+        self.failed |= result.as_ref().is_err_and(|error| !error.is_no_space());
         result
     }
 
-    /// `CopyXLogRecordToWAL`: copies the record, with a header wherever a page starts, and pads it to 8 bytes.
-    fn copy(&mut self, record: &[u8]) -> Result<(), WriteError> {
-        let mut rest = record;
-        while !rest.is_empty() {
-            if self.end_lsn().0.is_multiple_of(PAGE_LEN) {
-                let remaining = if rest.len() < record.len() { rest.len() as u32 } else { 0 };
-                self.start_page(remaining)?;
-            }
-            let room = (PAGE_LEN - self.end_lsn().0 % PAGE_LEN) as usize;
-            let (now, later) = rest.split_at(room.min(rest.len()));
-            self.buffer.extend_from_slice(now);
-            rest = later;
-        }
-        let padding = self.end_lsn().align().0 - self.end_lsn().0;
-        self.buffer.resize(self.buffer.len() + padding as usize, 0);
-        Ok(())
-    }
-
-    /// Writes a page header; `remaining` bytes of an interrupted record follow it.
-    fn start_page(&mut self, remaining: u32) -> Result<(), WriteError> {
-        let at = self.end_lsn();
-        let first = self.segment_offset(at) == 0;
-        if first {
-            self.write_buffer()?;
-            self.sync_segment()?;
-            self.segment = Some(self.create_segment(at)?);
-        } else if self.buffer.len() >= BUFFER_LEN {
-            self.write_buffer()?;
-        }
-        let info = if remaining > 0 { FIRST_IS_CONTRECORD } else { 0 } | if first { LONG_HEADER } else { 0 };
-        let buffer = &mut self.buffer;
-        buffer.extend_from_slice(&WalProfile::of(self.config.version).page_magic.to_le_bytes());
-        buffer.extend_from_slice(&info.to_le_bytes());
-        buffer.extend_from_slice(&self.config.timeline.to_le_bytes());
-        buffer.extend_from_slice(&at.0.to_le_bytes());
-        buffer.extend_from_slice(&remaining.to_le_bytes());
-        buffer.extend_from_slice(&[0; 4]);
-        if first {
-            buffer.extend_from_slice(&self.config.system_id.to_le_bytes());
-            buffer.extend_from_slice(&self.config.segment_size.to_le_bytes());
-            buffer.extend_from_slice(&(PAGE_LEN as u32).to_le_bytes());
-        }
-        Ok(())
-    }
-
-    /// Skips to the end of the segment; what is skipped stays 0.
-    fn end_segment(&mut self) -> Result<(), WriteError> {
-        self.write_buffer()?;
-        let size = u64::from(self.config.segment_size);
-        self.buffer_start = Lsn(self.buffer_start.0.next_multiple_of(size));
-        self.flushed = self.buffer_start;
-        Ok(())
-    }
-
-    /// Writes the buffer to its segment.
+    /// Writes the buffer into segments; what could not be written stays in it.
     fn write_buffer(&mut self) -> Result<(), WriteError> {
-        if let (false, Some(segment)) = (self.buffer.is_empty(), &self.segment) {
-            let offset = self.segment_offset(self.buffer_start);
-            let written = segment.file.write_all_at(&self.buffer, offset);
-            written.map_err(|source| WriteError::Io { action: "write", path: segment.path.clone(), source })?;
+        while !self.buffer.bytes().is_empty() {
+            let offset = self.segment_offset(self.buffer.start());
+            if offset == 0 {
+                self.sync_segment()?;
+                self.segment = None;
+            }
+            let room = u64::from(self.config.segment_size) - offset;
+            let len = self.buffer.bytes().len().min(room as usize);
+            let written = self.write_piece(len, offset);
+            self.checked(written)?;
+            self.buffer.consume(len);
+            self.counters.writes += 1;
+            self.counters.bytes += len as u64;
         }
-        self.buffer_start = self.end_lsn();
-        self.buffer.clear();
-        self.flushed = self.buffer_start;
+        if std::mem::take(&mut self.switched) {
+            self.buffer.skip_to(self.end_lsn());
+        }
         Ok(())
+    }
+
+    /// Writes the first `len` bytes of the buffer at `offset` of their segment, which is made if it is not there.
+    fn write_piece(&mut self, len: usize, offset: u64) -> Result<(), WriteError> {
+        if self.segment.is_none() {
+            self.segment = Some(SegmentFile::create(self.segment_path(self.buffer.start()), &self.config)?);
+            self.counters.segments += 1;
+        }
+        let bytes = self.buffer.bytes().get(..len).unwrap_or_default();
+        self.segment.as_ref().map_or(Ok(()), |segment| segment.write(bytes, offset))
     }
 
     /// Waits until the open segment is on disk.
     fn sync_segment(&mut self) -> Result<(), WriteError> {
-        match &self.segment {
-            Some(segment) if self.config.sync => {
-                let synced = segment.file.sync_data();
-                synced.map_err(|source| WriteError::Io { action: "sync", path: segment.path.clone(), source })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// A new segment file that starts at `at`, all zeroes, readable by its owner only.
-    fn create_segment(&self, at: Lsn) -> Result<Segment, WriteError> {
-        let path = self.segment_path(at);
-        let opened = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
-        let file = opened.map_err(|source| match source.kind() {
-            io::ErrorKind::AlreadyExists => WriteError::SegmentExists { path: path.clone() },
-            _ => WriteError::Io { action: "create", path: path.clone(), source },
-        })?;
-        let sized = file.set_len(u64::from(self.config.segment_size));
-        sized.map_err(|source| WriteError::Io { action: "size", path: path.clone(), source })?;
-        if self.config.sync {
-            let synced = File::open(&self.dir).and_then(|dir| dir.sync_all());
-            synced.map_err(|source| WriteError::Io { action: "sync", path: self.dir.clone(), source })?;
-        }
-        Ok(Segment { file, path })
-    }
-
-    /// The segment file to continue at `offset`: checked against the configuration and erased from there on.
-    fn reopen_segment(&self, offset: u64) -> Result<Segment, WriteError> {
-        let path = self.segment_path(self.buffer_start);
-        let io_error = |action| {
-            let path = path.clone();
-            move |source| WriteError::Io { action, path, source }
-        };
-        let file = OpenOptions::new().read(true).write(true).open(&path).map_err(io_error("open"))?;
-        let mut page = [0; LONG_HEADER_LEN as usize];
-        file.read_exact_at(&mut page, 0).map_err(io_error("read"))?;
-        let header = PageHeader::read(&page).map_err(|malformed| self.wrong_segment(&path, malformed.to_string()))?;
-        let config = &self.config;
-        let found = (header.magic, header.timeline, header.long.map(|long| (long.system_id, long.segment_size)));
-        let magic = WalProfile::of(config.version).page_magic;
-        let expected = (magic, config.timeline, Some((config.system_id, config.segment_size)));
-        if found != expected {
-            let what =
-                format!("its page magic, timeline, (system identifier, segment size) are {found:X?}, expected {expected:X?}");
-            return Err(self.wrong_segment(&path, what));
-        }
-        let len = file.metadata().map_err(io_error("stat"))?.len();
-        if len < offset {
-            let what = format!("it has {len} bytes, but the log is said to end at byte {offset} of it");
-            return Err(self.wrong_segment(&path, what));
-        }
-        file.set_len(offset).map_err(io_error("truncate"))?;
-        file.set_len(u64::from(config.segment_size)).map_err(io_error("size"))?;
-        Ok(Segment { file, path })
-    }
-
-    /// The error for a segment of another log.
-    fn wrong_segment(&self, path: &Path, what: String) -> WriteError {
-        WriteError::WrongSegment { path: path.to_owned(), what }
+        let Some(segment) = &self.segment else { return Ok(()) };
+        let synced = segment.sync();
+        self.counters.syncs += u64::from(self.checked(synced)?);
+        Ok(())
     }
 
     /// Offset of a position in its segment.
