@@ -198,7 +198,13 @@ impl OutputSink for Collected {
 /// Decodes a run and compares it with its truth.
 fn check_decoder(version: PgVersion, run: &Run) -> Result<(), TestCaseError> {
     let profile: Profile = format!("pg{version}").parse().unwrap();
-    let config = DecoderConfig { version, profile, database: Oid(5), confirmed_lsn: Lsn::INVALID };
+    let config = DecoderConfig {
+        version,
+        profile,
+        database: Oid(5),
+        confirmed_lsn: Lsn::INVALID,
+        work_mem: decoder_core::WorkMem::default(),
+    };
     let mut decoder = Decoder::new(config, Arc::new(NoCatalog));
     let mut collected = Collected::default();
     for record in &run.records {

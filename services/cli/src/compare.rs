@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use comfy_table::{CellAlignment, Table, presets};
-use decoder_core::{DecodedChange, DecodedTransaction, OutputSink, Profile, Relation};
+use decoder_core::{DecodedChange, DecodedTransaction, OutputSink, Profile, Relation, WorkMem};
 use pg_types::record::{LogicalMessageRecord, TruncateRecord};
 use pg_types::{Lsn, Work, Xid};
 use pg_wal::WalEnd;
@@ -47,6 +47,9 @@ pub struct Args {
     /// Seed of a scenario; default the one in its file.
     #[arg(long)]
     seed: Option<u64>,
+    /// What changes in memory may count for before some are written out (logical_decoding_work_mem), as 64kB, 64MB or 1GB.
+    #[arg(long, value_name = "SIZE", default_value_t)]
+    work_mem: WorkMem,
     /// One JSON object a line.
     #[arg(long)]
     json: bool,
@@ -88,7 +91,7 @@ pub fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> anyhow::R
     let mut input = WalInput::open(dir, args.catalog.as_deref(), args.database.map(pg_types::Oid))?;
     input.callbacks = log.as_ref().map(ScenarioLog::callbacks).unwrap_or_default();
     input.notes.iter().for_each(|text| note(notes, text));
-    let (rows, end) = compare(&input, &args.profiles)?;
+    let (rows, end) = compare(&input, &args.profiles, args.work_mem)?;
     if args.json {
         rows.iter().try_for_each(|row| write_json(out, row))?;
     } else {
@@ -109,12 +112,12 @@ pub fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> anyhow::R
 ///
 /// # Errors
 /// The input cannot be read, or a profile cannot decode it.
-pub fn compare(input: &WalInput, profiles: &[Profile]) -> anyhow::Result<(Vec<Row>, WalEnd)> {
+pub fn compare(input: &WalInput, profiles: &[Profile], work_mem: WorkMem) -> anyhow::Result<(Vec<Row>, WalEnd)> {
     let mut rows: Vec<Row> = Vec::new();
     let mut reference = None;
     let mut end = None;
     for profile in profiles {
-        let (row, digest, ended) = measure(input, profile, reference, &mut |_| ())?;
+        let (row, digest, ended) = measure(input, profile, work_mem, reference, &mut |_| ())?;
         reference.get_or_insert(digest);
         end = Some(ended);
         rows.push(row);
@@ -130,10 +133,11 @@ pub fn compare(input: &WalInput, profiles: &[Profile]) -> anyhow::Result<(Vec<Ro
 pub fn measure(
     input: &WalInput,
     profile: &Profile,
+    work_mem: WorkMem,
     reference: Option<u64>,
     observe: &mut dyn FnMut(&DecodedTransaction),
 ) -> anyhow::Result<(Row, u64, WalEnd)> {
-    let mut decoder = input.decoder(profile.clone());
+    let mut decoder = input.decoder(profile.clone(), work_mem);
     let mut sink = Digest { hasher: DefaultHasher::new(), observe };
     let start = Instant::now();
     let marker = decoder.current_function();
@@ -213,6 +217,8 @@ fn table(rows: &[Row]) -> Table {
         "map slots",
         "loads",
         "snapshots",
+        "evictions",
+        "spilled kB",
         "leading functions",
         "same output",
     ]);
@@ -229,11 +235,13 @@ fn table(rows: &[Row]) -> Table {
             w.map_slots_visited.to_string(),
             w.relations_loaded.to_string(),
             w.snapshots_distributed.to_string(),
+            w.evictions.to_string(),
+            w.spill_bytes.div_ceil(1024).to_string(),
             leading,
             if row.identical_output { "yes" } else { "NO" }.to_owned(),
         ]);
     }
-    for column in table.column_iter_mut().skip(1).take(8) {
+    for column in table.column_iter_mut().skip(1).take(10) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     table

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use decoder_core::{DecodedTransaction, OutputSink, Profile, RelationChanges, SnapBuildState, TimestampText};
+use decoder_core::{DecodedTransaction, OutputSink, Profile, RelationChanges, SnapBuildState, TimestampText, WorkMem};
 use pg_types::Oid;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
@@ -38,6 +38,9 @@ pub struct Args {
     /// Database to decode; default the one with the most row changes.
     #[arg(long, value_name = "OID")]
     database: Option<u32>,
+    /// What changes in memory may count for before some are written out (logical_decoding_work_mem), as 64kB, 64MB or 1GB.
+    #[arg(long, value_name = "SIZE", default_value_t)]
+    work_mem: WorkMem,
     /// One JSON object a line.
     #[arg(long)]
     json: bool,
@@ -58,7 +61,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
 pub fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> anyhow::Result<ExitCode> {
     let input = WalInput::open(&args.dir, args.catalog.as_deref(), args.database.map(Oid))?;
     input.notes.iter().for_each(|text| note(notes, text));
-    let mut decoder = input.decoder(args.profile.clone());
+    let mut decoder = input.decoder(args.profile.clone(), args.work_mem);
     let mut lines = Lines { out, json: args.json, failed: None };
     let decoded = input.decode(&mut decoder, &mut lines);
     let written = lines.failed.map_or_else(|| out.flush(), Err);

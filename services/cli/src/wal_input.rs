@@ -1,14 +1,15 @@
 //! What `decode` and `compare` read: a directory of WAL, record by record, and the choice of a database in it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
 use decoder_core::{
     Catalog, CsvCatalog, Decoder, DecoderConfig, Function, NoCatalog, OutputSink, Profile, RegisteredCallbacks,
+    TransactionStatus, WorkMem,
 };
-use pg_types::{Lsn, Oid, RecordBody, WalRecord};
+use pg_types::{Lsn, Oid, RecordBody, WalRecord, Xid};
 use pg_wal::{WalDir, WalEnd, WalReader};
 
 use crate::notes::left_out;
@@ -52,12 +53,14 @@ impl WalInput {
         Ok(WalInput { dir, database, catalog, callbacks: RegisteredCallbacks::default(), notes })
     }
 
-    /// A decoder of this input that costs what `profile` says.
+    /// A decoder of this input that costs what `profile` says. It knows which transactions the WAL rolls back, as a server that
+    /// catches up would.
     #[must_use]
-    pub fn decoder(&self, profile: Profile) -> Decoder {
+    pub fn decoder(&self, profile: Profile, work_mem: WorkMem) -> Decoder {
         let (version, database) = (self.dir.identity().version, self.database);
-        let config = DecoderConfig { version, profile, database, confirmed_lsn: Lsn::INVALID };
-        let mut decoder = Decoder::new(config, Arc::clone(&self.catalog));
+        let config = DecoderConfig { version, profile, database, confirmed_lsn: Lsn::INVALID, work_mem };
+        let status = ScannedStatus { dir: self.dir.clone(), ends: None };
+        let mut decoder = Decoder::new(config, Arc::clone(&self.catalog)).know_status(Box::new(status));
         decoder.register_callbacks(self.callbacks);
         decoder
     }
@@ -78,6 +81,43 @@ impl WalInput {
         let end = for_each_record(&self.dir, |record| Ok(decoder.process(record, sink)?));
         marker.leave(outer);
         end
+    }
+}
+
+/// The ends of all transactions of a directory, read when the first is asked for.
+#[derive(Debug)]
+struct ScannedStatus {
+    /// The directory.
+    dir: WalDir,
+    /// By xid: where it ended, and whether it was rolled back; in the order of the WAL.
+    ends: Option<HashMap<u32, Vec<(Lsn, bool)>>>,
+}
+
+impl ScannedStatus {
+    /// Reads them. What comes behind a place that cannot be read counts as running.
+    fn scan(dir: &WalDir) -> HashMap<u32, Vec<(Lsn, bool)>> {
+        let mut ends = HashMap::<u32, Vec<(Lsn, bool)>>::new();
+        let scanned = for_each_record(dir, |record| {
+            let (subxids, prepared, aborted) = match &record.body {
+                RecordBody::Commit(commit) => (&commit.subxids, commit.prepared_xid, false),
+                RecordBody::Abort(abort) => (&abort.subxids, abort.prepared_xid, true),
+                _ => return Ok(()),
+            };
+            let own = if prepared.is_valid() { prepared } else { record.xid };
+            for xid in subxids.iter().chain([&own]) {
+                ends.entry(xid.0).or_default().push((record.lsn, aborted));
+            }
+            Ok(())
+        });
+        drop(scanned);
+        ends
+    }
+}
+
+impl TransactionStatus for ScannedStatus {
+    fn is_aborted(&mut self, xid: Xid, lsn: Lsn) -> bool {
+        let ends = self.ends.get_or_insert_with(|| Self::scan(&self.dir)).get(&xid.0);
+        ends.and_then(|ends| ends.iter().find(|(end, _)| *end > lsn)).is_some_and(|(_, aborted)| *aborted)
     }
 }
 

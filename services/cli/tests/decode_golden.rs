@@ -36,8 +36,14 @@ fn decode(arguments: &[&str]) -> (ExitCode, String, String) {
 
 /// Decodes a fixture to JSON.
 fn decode_fixture(fixture: &Fixture, profile: &str) -> Vec<Value> {
+    decode_within(fixture, profile, "64MB")
+}
+
+/// The same with a memory limit.
+fn decode_within(fixture: &Fixture, profile: &str, work_mem: &str) -> Vec<Value> {
     let (wal, catalog) = (fixture.wal(), fixture.catalog());
-    let arguments = ["--json", "--profile", profile, "--catalog", catalog.to_str().unwrap(), wal.to_str().unwrap()];
+    let catalog = catalog.to_str().unwrap();
+    let arguments = ["--json", "--profile", profile, "--work-mem", work_mem, "--catalog", catalog, wal.to_str().unwrap()];
     let (code, out, _) = decode(&arguments);
     assert_eq!(code, ExitCode::SUCCESS, "the fixtures end at a switch");
     out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -118,6 +124,20 @@ fn transactions_and_counts_are_those_of_test_decoding() {
         }
         assert_eq!(got.len(), 279, "{name}");
         assert_eq!(used, unnamed.into_iter().map(|u| u.file).collect(), "{name}: every documented file occurs");
+    }
+}
+
+#[test]
+fn transactions_and_counts_are_the_same_within_64_kb() {
+    for name in FIXTURES {
+        let fixture = Fixture::unpack(name);
+        let unnamed = unnamed(&fixture);
+        for profile in ["pg10", "pg13", "pg18", "indexed"] {
+            let lines = decode_within(&fixture, profile, "64kB");
+            let mut used = BTreeSet::new();
+            let got: Vec<_> = lines.iter().map(|l| named(l, &unnamed, &mut used)).collect();
+            assert_eq!(got, expected(&fixture), "{name} {profile}");
+        }
     }
 }
 

@@ -46,6 +46,7 @@ fn resuming_at_any_record_loses_and_repeats_nothing() {
             profile: Profile::indexed(),
             database,
             confirmed_lsn,
+            work_mem: decoder_core::WorkMem::default(),
         };
         let mut whole = Given::default();
         let mut decoder = Decoder::new(config(Lsn::INVALID), catalog());

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::path::Path;
 
-use decoder_core::{DecodedTransaction, Profile, RegisteredCallbacks};
+use decoder_core::{DecodedTransaction, Profile, RegisteredCallbacks, WorkMem};
 use pg_types::record::ParameterChangeRecord;
 use pg_types::{InvalidationKind, Lsn, RecordBody, SysCacheTable, Work};
 use pg_wal::{WalDir, WalReader};
@@ -52,7 +52,7 @@ pub fn run(
     input.callbacks = callbacks;
     progress(&rank_by.name);
     let mut ranking = Ranking::default();
-    let (mut ranked, digest, _) = measure(&input, rank_by, None, &mut |t| ranking.add(t))?;
+    let (mut ranked, digest, _) = measure(&input, rank_by, WorkMem::default(), None, &mut |t| ranking.add(t))?;
     repeat(&input, &mut ranked)?;
     let (transactions, steps_all) = ranking.finish();
     let mut works: HashMap<Lsn, Vec<(String, Work)>> = transactions.iter().map(|t| (t.commit_lsn, Vec::new())).collect();
@@ -65,7 +65,8 @@ pub fn run(
             ranked.take()
         } else {
             progress(&profile.name);
-            let (mut row, digest, _) = measure(&input, profile, Some(reference), &mut |t| note(&mut works, profile, t))?;
+            let (mut row, digest, _) =
+                measure(&input, profile, WorkMem::default(), Some(reference), &mut |t| note(&mut works, profile, t))?;
             repeat(&input, &mut row)?;
             if rows.is_empty() && !row.identical_output {
                 // The first row is what the others are compared with.
@@ -86,7 +87,7 @@ fn repeat(input: &WalInput, row: &mut Row) -> anyhow::Result<()> {
         if looked_at >= SAMPLED_CPU_NS {
             break;
         }
-        let (again, _, _) = measure(input, &row.profile, None, &mut |_| ())?;
+        let (again, _, _) = measure(input, &row.profile, WorkMem::default(), None, &mut |_| ())?;
         looked_at += again.cpu.total_ns();
         row.cpu.merge(&again.cpu);
         row.wall_ns = row.wall_ns.min(again.wall_ns);

@@ -143,7 +143,8 @@ impl Measured<'_> {
         match counter.source() {
             CounterSource::Decoder if !self.decoders.contains_key(&profile) => {
                 let parsed = profile.parse::<decoder_core::Profile>()?;
-                let (row, _, _) = compare::measure(self.input()?, &parsed, None, &mut |_| ())?;
+                let (row, _, _) =
+                    compare::measure(self.input()?, &parsed, decoder_core::WorkMem::default(), None, &mut |_| ())?;
                 self.decoders.insert(profile, row.work);
             }
             CounterSource::Standby if !self.standbys.contains_key(&profile) => {

@@ -26,7 +26,8 @@
 use std::sync::Arc;
 
 use pg_types::record::{
-    CommitRecord, HeapDelete, HeapInsert, HeapUpdate, LogicalMessageRecord, NewCidRecord, OldTuple, TruncateRecord,
+    CommitRecord, HeapDelete, HeapInsert, HeapMultiInsert, HeapUpdate, LogicalMessageRecord, NewCidRecord, OldTuple,
+    TruncateRecord,
 };
 use pg_types::{InvalidationMessage, Lsn, Oid, PgVersion, RecordBody, RelFileLocator, WalRecord, Work, Xid};
 
@@ -38,11 +39,15 @@ use crate::profile::{Distribution, Profile};
 use crate::relations::Relations;
 use crate::reorder_buffer::ReorderBuffer;
 use crate::reorder_buffer::change::{ChangeKind, RowKind};
+use crate::reorder_buffer::change_size;
 use crate::reorder_buffer::distribution::{CatalogCommits, Committing, catch_up, distribute};
+use crate::reorder_buffer::memory::Memory;
 use crate::reorder_buffer::replay::{Replay, ReplayBuffers, ended_xid, forget, has_something};
 use crate::reorder_buffer::txn::Txn;
 use crate::sampling::{CurrentFunction, Function};
 use crate::snap_build::{SnapBuild, SnapBuildState};
+use crate::spill::{SpillStore, TransactionStatus};
+use crate::work_mem::WorkMem;
 
 /// What a decoder is told at its start.
 #[derive(Clone, Debug)]
@@ -55,6 +60,8 @@ pub struct DecoderConfig {
     pub database: Oid,
     /// Commits that end at or before this are not given out again.
     pub confirmed_lsn: Lsn,
+    /// Bytes that changes in memory may count for (`logical_decoding_work_mem`).
+    pub work_mem: WorkMem,
 }
 
 /// What WAL of one version means to a decoder.
@@ -88,6 +95,12 @@ pub struct DecoderSizes {
     pub committed_xids: usize,
     /// Catalog-changing commits kept for transactions that may have to catch up.
     pub catalog_commits: usize,
+    /// Bytes that changes in memory count for.
+    pub memory_bytes: u64,
+    /// The most that they ever did.
+    pub memory_bytes_peak: u64,
+    /// Bytes of spill files.
+    pub spill_file_bytes: u64,
     /// The caches.
     pub caches: CacheSizes,
 }
@@ -143,7 +156,7 @@ impl Decoder {
         Decoder {
             rules: WAL_RULES[config.version as usize],
             snap_build,
-            reorder_buffer: ReorderBuffer::default(),
+            reorder_buffer: ReorderBuffer::new(Memory::new(config.work_mem, &config.profile)),
             commits: CatalogCommits::default(),
             caches,
             relations: Relations::new(catalog, config.database),
@@ -154,6 +167,20 @@ impl Decoder {
             end_lsn: Lsn::INVALID,
             config,
         }
+    }
+
+    /// Writes changes that do not fit the memory to `store`, which must be empty; otherwise they stay in memory in another form.
+    #[must_use]
+    pub fn spill_to(mut self, store: Box<dyn SpillStore>) -> Self {
+        self.reorder_buffer.memory.store = store;
+        self
+    }
+
+    /// Asks `status` which transactions are rolled back already; otherwise all count as running until their end is read.
+    #[must_use]
+    pub fn know_status(mut self, status: Box<dyn TransactionStatus>) -> Self {
+        self.reorder_buffer.memory.status = Some(status);
+        self
     }
 
     /// `LogicalDecodingProcessRecord`: takes the next record; what commits with it goes to `sink`.
@@ -169,7 +196,7 @@ impl Decoder {
         self.end_lsn = record.end_lsn;
         self.caches.marker.leave(outer);
         #[cfg(debug_assertions)]
-        if self.reorder_buffer.len() < 1000 {
+        if done.is_ok() && self.reorder_buffer.len() < 1000 {
             self.reorder_buffer.check_invariants();
         }
         done
@@ -179,7 +206,7 @@ impl Decoder {
     fn dispatch(&mut self, record: &WalRecord, sink: &mut dyn OutputSink) -> Result<(), DecodeError> {
         if let RecordBody::RunningXacts(running) = &record.body {
             self.snap_build.running_xacts(record.lsn, running);
-            self.reorder_buffer.abort_old(running.oldest_running_xid, &mut self.tree);
+            self.reorder_buffer.abort_old(running.oldest_running_xid, &mut self.tree)?;
             self.trim_commits();
             return Ok(());
         }
@@ -193,7 +220,7 @@ impl Decoder {
             RecordBody::Commit(commit) => self.commit(record, commit, sink),
             RecordBody::Abort(abort) => {
                 for xid in abort.subxids.iter().chain([&ended_xid(abort.prepared_xid, record.xid)]) {
-                    self.reorder_buffer.abort(*xid, &mut self.tree);
+                    self.reorder_buffer.abort(*xid, &mut self.tree)?;
                 }
                 self.trim_commits();
                 Ok(())
@@ -210,91 +237,133 @@ impl Decoder {
                 self.caches.execute_all(&invalidations.messages);
                 Ok(())
             }
-            RecordBody::LogicalMessage(message) => {
-                self.logical_message(record, message, sink);
-                Ok(())
-            }
-            _ => {
-                self.heap(record);
-                Ok(())
-            }
+            RecordBody::LogicalMessage(message) => self.logical_message(record, message, sink),
+            _ => self.heap(record),
         }
     }
 
     /// `heap_decode` and `heap2_decode`; other resource managers only say that their transaction exists.
-    fn heap(&mut self, record: &WalRecord) {
+    fn heap(&mut self, record: &WalRecord) -> Result<(), DecodeError> {
         if !record.xid.is_valid() {
-            return;
+            return Ok(());
         }
         let at = self.reorder_buffer.find_or_begin(record.xid, record.lsn);
         match &record.body {
             RecordBody::Insert(insert) => self.insert(record, at, insert),
-            RecordBody::MultiInsert(insert) => {
-                let kind = if insert.toast { RowKind::InsertToast } else { RowKind::Insert };
-                let rows = ChangeKind::Rows { kind, rows: insert.ntuples, file: insert.target };
-                self.rows(record, at, insert.target, insert.logical.then_some(rows));
-            }
+            RecordBody::MultiInsert(insert) => self.multi_insert(record, at, insert),
             RecordBody::Update(update) => self.update(record, at, update),
             RecordBody::Delete(delete) => self.delete(record, at, delete),
-            RecordBody::Confirm(place) => self.rows(record, at, place.target, Some(ChangeKind::SpeculativeConfirm)),
-            RecordBody::Truncate(truncate) => {
-                let index = self.reorder_buffer.get(at).truncates.len() as u32;
-                let file = RelFileLocator { db: truncate.db, ..RelFileLocator::default() };
-                if truncate.db == self.config.database && self.snap_build.collects(record.xid) {
-                    self.reorder_buffer.get_mut(at).truncates.push(TruncateRecord::clone(truncate));
-                }
-                self.rows(record, at, file, Some(ChangeKind::Truncate(index)));
+            RecordBody::Confirm(place) => {
+                self.rows(record, at, place.target, Some((ChangeKind::SpeculativeConfirm, change_size::CHANGE)))
             }
-            RecordBody::Inplace(_) if self.rules.inplace_changes_catalog => self.reorder_buffer.set_catalog_changes(at),
+            RecordBody::Truncate(truncate) => self.truncate(record, at, truncate),
+            RecordBody::Inplace(_) if self.rules.inplace_changes_catalog => {
+                self.reorder_buffer.set_catalog_changes(at);
+                Ok(())
+            }
             RecordBody::NewCid(new_cid) => self.new_cid(record, at, new_cid),
-            _ => {}
+            _ => Ok(()),
         }
     }
 
     /// `DecodeInsert`.
-    fn insert(&mut self, record: &WalRecord, at: u32, insert: &HeapInsert) {
+    fn insert(&mut self, record: &WalRecord, at: u32, insert: &HeapInsert) -> Result<(), DecodeError> {
         let kind = match (insert.speculative, insert.toast) {
             (true, _) => RowKind::InsertSpeculative,
             (false, true) => RowKind::InsertToast,
             (false, false) => RowKind::Insert,
         };
-        let rows = ChangeKind::Rows { kind, rows: 1, file: insert.target };
-        self.rows(record, at, insert.target, insert.logical.then_some(rows));
+        let rows = ChangeKind::rows(kind, 1, insert.target);
+        self.rows(record, at, insert.target, insert.logical.then(|| (rows, change_size::insert(insert))))
+    }
+
+    /// `DecodeMultiInsert`.
+    fn multi_insert(&mut self, record: &WalRecord, at: u32, insert: &HeapMultiInsert) -> Result<(), DecodeError> {
+        let kind = if insert.toast { RowKind::InsertToast } else { RowKind::Insert };
+        let (mut rows, mut bytes) = (insert.ntuples, change_size::multi_insert(insert));
+        if !insert.logical || rows == 0 {
+            return self.rows(record, at, insert.target, None);
+        }
+        if !self.may_queue(record, at, insert.target)? {
+            return Ok(());
+        }
+        // PostgreSQL looks at the limit after each row.
+        while let Some((fit, fit_bytes)) = self.reorder_buffer.rows_that_fit(at, rows, bytes) {
+            let before = ChangeKind::RowsBefore(fit);
+            self.reorder_buffer.queue(at, record.lsn, before, fit_bytes, &mut self.caches.work)?;
+            (rows, bytes) = (rows - fit, bytes - fit_bytes);
+        }
+        let rows = ChangeKind::rows(kind, rows, insert.target);
+        Ok(self.reorder_buffer.queue(at, record.lsn, rows, bytes, &mut self.caches.work)?)
     }
 
     /// `DecodeUpdate`.
-    fn update(&mut self, record: &WalRecord, at: u32, update: &HeapUpdate) {
+    fn update(&mut self, record: &WalRecord, at: u32, update: &HeapUpdate) -> Result<(), DecodeError> {
         let kind = if update.logical { RowKind::Update } else { RowKind::UpdateWithoutRow };
-        self.rows(record, at, update.target, Some(ChangeKind::Rows { kind, rows: 1, file: update.target }));
+        let rows = ChangeKind::rows(kind, 1, update.target);
+        self.rows(record, at, update.target, Some((rows, change_size::update(update))))
     }
 
     /// `DecodeDelete`.
-    fn delete(&mut self, record: &WalRecord, at: u32, delete: &HeapDelete) {
+    fn delete(&mut self, record: &WalRecord, at: u32, delete: &HeapDelete) -> Result<(), DecodeError> {
         let kind = match delete.old {
             OldTuple::Key | OldTuple::Full => RowKind::Delete,
             OldTuple::None if self.reorder_buffer.get(at).new_cid_file == delete.target => RowKind::DeleteOfCatalog,
             OldTuple::None => RowKind::DeleteWithoutRow,
         };
-        let change = if delete.super_deletion {
-            ChangeKind::SpeculativeAbort
-        } else {
-            ChangeKind::Rows { kind, rows: 1, file: delete.target }
-        };
-        self.rows(record, at, delete.target, (!delete.no_logical).then_some(change));
+        let change =
+            if delete.super_deletion { ChangeKind::SpeculativeAbort } else { ChangeKind::rows(kind, 1, delete.target) };
+        let change = (!delete.no_logical).then(|| (change, change_size::delete(delete.old_len)));
+        self.rows(record, at, delete.target, change)
     }
 
-    /// `SnapBuildProcessChange`, then `ReorderBufferQueueChange` if there is something to queue and it is of this database.
-    fn rows(&mut self, record: &WalRecord, at: u32, file: RelFileLocator, change: Option<ChangeKind>) {
-        if !self.snap_build.collects(record.xid) {
-            return;
+    /// `DecodeTruncate`.
+    fn truncate(&mut self, record: &WalRecord, at: u32, truncate: &TruncateRecord) -> Result<(), DecodeError> {
+        let file = RelFileLocator { db: truncate.db, ..RelFileLocator::default() };
+        if self.may_queue(record, at, file)? {
+            self.reorder_buffer.queue_truncate(at, record.lsn, truncate, &mut self.caches.work)?;
         }
-        self.set_base_snapshot(at, record.lsn);
-        let Some(change) = change.filter(|_| file.db == self.config.database) else { return };
+        Ok(())
+    }
+
+    /// `ReorderBufferQueueChange` of a change and the bytes that it counts for, if there is one to queue.
+    fn rows(
+        &mut self,
+        record: &WalRecord,
+        at: u32,
+        file: RelFileLocator,
+        change: Option<(ChangeKind, u64)>,
+    ) -> Result<(), DecodeError> {
+        let Some((kind, bytes)) = change else {
+            self.process_change(record, at);
+            return Ok(());
+        };
+        if self.may_queue(record, at, file)? {
+            self.reorder_buffer.queue(at, record.lsn, kind, bytes, &mut self.caches.work)?;
+        }
+        Ok(())
+    }
+
+    /// `SnapBuildProcessChange`; gives whether changes of this transaction are collected.
+    fn process_change(&mut self, record: &WalRecord, at: u32) -> bool {
+        let collects = self.snap_build.collects(record.xid);
+        if collects {
+            self.set_base_snapshot(at, record.lsn);
+        }
+        collects
+    }
+
+    /// The same before a change of `file`, which is queued if the file is of this database; on demand, the transaction catches
+    /// up first.
+    fn may_queue(&mut self, record: &WalRecord, at: u32, file: RelFileLocator) -> Result<bool, DecodeError> {
+        if !self.process_change(record, at) || file.db != self.config.database {
+            return Ok(false);
+        }
         if self.config.profile.distribution == Distribution::OnDemand {
             let bytes = self.snapshot_bytes();
-            catch_up(&mut self.reorder_buffer, &self.commits, at, record.lsn, bytes, &mut self.caches.work);
+            catch_up(&mut self.reorder_buffer, &self.commits, at, record.lsn, bytes, &mut self.caches.work)?;
         }
-        self.reorder_buffer.get_mut(at).push(record.lsn, change);
+        Ok(true)
     }
 
     /// Gives the transaction's top-level one a base snapshot if it has none (`ReorderBufferSetBaseSnapshot`).
@@ -308,16 +377,13 @@ impl Decoder {
     }
 
     /// `SnapBuildProcessNewCid`.
-    fn new_cid(&mut self, record: &WalRecord, at: u32, new_cid: &NewCidRecord) {
+    fn new_cid(&mut self, record: &WalRecord, at: u32, new_cid: &NewCidRecord) -> Result<(), DecodeError> {
         self.reorder_buffer.set_catalog_changes(at);
         let valid = [new_cid.cmin, new_cid.cmax].into_iter().filter(|cid| cid.is_valid());
         let next = valid.map(|cid| cid.0.saturating_add(1)).max().unwrap_or(0);
-        let txn = self.reorder_buffer.get_mut(at);
-        txn.new_cid_file = new_cid.target;
-        if next > txn.command_id {
-            txn.command_id = next;
-            txn.push(record.lsn, ChangeKind::CommandId(next));
-        }
+        self.reorder_buffer.get_mut(at).new_cid_file = new_cid.target;
+        let work = &mut self.caches.work;
+        Ok(self.reorder_buffer.queue(at, record.lsn, ChangeKind::CommandId(next), change_size::CHANGE, work)?)
     }
 
     /// XLOG_XACT_INVALIDATIONS (14 and later).
@@ -325,7 +391,7 @@ impl Decoder {
         self.check(record, messages)?;
         if record.xid.is_valid() {
             let at = self.reorder_buffer.find_or_begin(record.xid, record.lsn);
-            self.reorder_buffer.add_invalidations(at, record.lsn, messages);
+            self.reorder_buffer.add_invalidations(at, record.lsn, messages, &mut self.caches.work)?;
             self.reorder_buffer.set_catalog_changes(at);
         } else {
             self.caches.execute_all(messages);
@@ -334,31 +400,35 @@ impl Decoder {
     }
 
     /// `logicalmsg_decode`.
-    fn logical_message(&mut self, record: &WalRecord, message: &LogicalMessageRecord, sink: &mut dyn OutputSink) {
+    fn logical_message(
+        &mut self,
+        record: &WalRecord,
+        message: &LogicalMessageRecord,
+        sink: &mut dyn OutputSink,
+    ) -> Result<(), DecodeError> {
         let at = record.xid.is_valid().then(|| self.reorder_buffer.find_or_begin(record.xid, record.lsn));
         if message.db != self.config.database {
-            return;
+            return Ok(());
         }
         let consistent = self.snap_build.state() == SnapBuildState::Consistent;
         match at {
             Some(at) if message.transactional && self.snap_build.collects(record.xid) => {
                 self.set_base_snapshot(at, record.lsn);
-                let txn = self.reorder_buffer.get_mut(at);
-                txn.push(record.lsn, ChangeKind::Message(txn.logical.len() as u32));
-                txn.logical.push(message.clone());
+                self.reorder_buffer.queue_message(at, record.lsn, message, &mut self.caches.work)?;
             }
             _ if !message.transactional && consistent && !self.snap_build.skips(record.lsn) => {
                 sink.message(record.lsn, message);
             }
             _ => {}
         }
+        Ok(())
     }
 
     /// `DecodeCommit`.
     fn commit(&mut self, record: &WalRecord, commit: &CommitRecord, sink: &mut dyn OutputSink) -> Result<(), DecodeError> {
         self.check(record, &commit.messages)?;
         let xid = ended_xid(commit.prepared_xid, record.xid);
-        let before = self.caches.work;
+        let (before, noted) = (self.caches.work, self.reorder_buffer.memory.noted.work());
         if !commit.messages.is_empty() && xid.is_valid() {
             let at = self.reorder_buffer.find_or_begin(xid, record.lsn);
             self.reorder_buffer.set_catalog_changes(at);
@@ -372,17 +442,23 @@ impl Decoder {
         let base_commit = self.reorder_buffer.get(at).base_commit;
         let mut tree = std::mem::take(&mut self.tree);
         self.reorder_buffer.take_tree(at, &mut tree);
+        if let Some(txn) = tree.iter().find(|txn| txn.aborted) {
+            return Err(DecodeError::AbortedCommits { xid: txn.xid, lsn: record.lsn });
+        }
         let other_database = commit.db.is_valid() && commit.db != self.config.database;
         if self.snap_build.skips(record.lsn) || other_database {
             forget(&mut self.caches, &tree, commit);
         } else if has_something(&tree) {
-            self.replay(record, commit, &tree, (base_commit, newest), sink);
-            self.buffers.out.work = self.caches.work - before;
+            self.replay(record, commit, &mut tree, (base_commit, newest), sink)?;
+            // What was done for the memory belongs to the victims, whenever it was.
+            let noted = self.reorder_buffer.memory.noted.work() - noted;
+            self.buffers.out.work = self.caches.work - before - noted;
+            tree.iter().for_each(|txn| self.buffers.out.work += txn.evicted.work());
             let outer = self.caches.marker.enter(Function::OutputPlugin);
             sink.commit(&self.buffers.out);
             self.caches.marker.leave(outer);
         }
-        self.reorder_buffer.give_back(&mut tree);
+        self.reorder_buffer.give_back(&mut tree)?;
         self.tree = tree;
         self.trim_commits();
         Ok(())
@@ -421,10 +497,10 @@ impl Decoder {
         &mut self,
         record: &WalRecord,
         commit: &CommitRecord,
-        tree: &[Txn],
+        tree: &mut [Txn],
         (caught_up, newest): (u32, u32),
         sink: &mut dyn OutputSink,
-    ) {
+    ) -> Result<(), DecodeError> {
         let out = &mut self.buffers.out;
         out.clear();
         (out.xid, out.first_lsn) = (tree[0].xid, tree[0].first_lsn);
@@ -445,8 +521,9 @@ impl Decoder {
             newest,
             command_id: 0,
             speculative: None,
+            rows_before: 0,
         };
-        replay.run(tree, record.lsn);
+        Ok(replay.run(tree, &mut self.reorder_buffer.memory, record.lsn)?)
     }
 
     /// Refuses messages whose syscache the version does not have.
@@ -516,6 +593,9 @@ impl Decoder {
             transactions: self.reorder_buffer.len(),
             committed_xids: self.snap_build.committed_len(),
             catalog_commits: self.commits.len(),
+            memory_bytes: self.reorder_buffer.memory.total,
+            memory_bytes_peak: self.reorder_buffer.memory.peak,
+            spill_file_bytes: self.reorder_buffer.memory.store.bytes(),
             caches: self.caches.sizes(),
         }
     }

@@ -18,8 +18,10 @@ mod relfilenode_map;
 mod reorder_buffer;
 pub mod sampling;
 pub mod snap_build;
+pub mod spill;
 mod syscache;
 mod syscache_callbacks;
+mod work_mem;
 
 use pg_types::{Lsn, PgVersion, Xid};
 
@@ -32,6 +34,8 @@ pub use profile::{Profile, UnknownProfile};
 pub use reorder_buffer::distribution::{ALLOCATED_MESSAGES_MAX, DISTRIBUTED_MESSAGES_MAX};
 pub use sampling::{CurrentFunction, Function};
 pub use snap_build::{HistoricSnapshot, SnapBuildState};
+pub use spill::{MemorySpill, SpillError, SpillFailure, SpillFile, SpillStore, TransactionStatus};
+pub use work_mem::{BadWorkMem, WorkMem};
 
 /// Why decoding cannot go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -63,5 +67,18 @@ pub enum DecodeError {
         lsn: Lsn,
         /// What they would need.
         bytes: u64,
+    },
+    /// Changes could not be written to a spill file, or not be read back.
+    #[error(transparent)]
+    Spill(#[from] SpillError),
+    /// A transaction commits that was said to be rolled back, so that its changes are gone.
+    #[error(
+        "the commit at {lsn} is of xid {xid}, whose changes were dropped because it was known to be rolled back: its status is              not that of this WAL; decode without it, under a profile before pg18"
+    )]
+    AbortedCommits {
+        /// The transaction or subtransaction.
+        xid: Xid,
+        /// The commit record.
+        lsn: Lsn,
     },
 }

@@ -64,6 +64,26 @@ pub enum Distribution {
     OnDemand,
 }
 
+/// When transactions leave the memory, and how the one that must is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Eviction {
+    /// A (sub)transaction is written out when it has 4096 changes, however large (up to 12).
+    AtChanges,
+    /// Above `logical_decoding_work_mem` the largest (sub)transaction, found by looking at all (13–16).
+    LargestByScan,
+    /// The same, found by a heap (17 and later).
+    LargestByHeap,
+}
+
+/// What becomes of a victim that was rolled back already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AbortedVictims {
+    /// It is written out like any other.
+    WrittenOut,
+    /// Its changes are dropped (18).
+    Dropped,
+}
+
 /// One row of choices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
@@ -81,8 +101,12 @@ pub struct Profile {
     pub message_rule: MessageRule,
     /// What running transactions get.
     pub distribution: Distribution,
-    /// Bytes of a historic snapshot without its xids: 192 up to 13 and from 17 on, 208 in 14–16.
+    /// Bytes of a historic snapshot without its xids in a spill file: 192 up to 13 and in 18, 208 in 14–17.
     pub snapshot_header_bytes: u64,
+    /// When transactions leave the memory.
+    pub eviction: Eviction,
+    /// What becomes of rolled-back ones then.
+    pub aborted_victims: AbortedVictims,
 }
 
 /// A name and what it chooses.
@@ -92,7 +116,7 @@ type Named = (&'static str, fn(&mut Profile));
 const ROWS: &[Named] = &[
     ("pg96", |_| ()),
     ("pg10", pg10),
-    ("pg13.6", pg10),
+    ("pg13.6", pg13_6),
     ("pg13", pg13),
     ("pg14.5", pg14_5),
     ("pg14", pg14),
@@ -102,7 +126,7 @@ const ROWS: &[Named] = &[
     ("pg17.5", pg17_5),
     ("pg17", pg17),
     ("pg17.6", pg17),
-    ("pg18", pg17),
+    ("pg18", pg18),
     ("indexed", indexed),
 ];
 
@@ -116,24 +140,33 @@ const SWITCHES: &[Named] = &[
     ("collapse-messages", |p| p.message_rule = MessageRule::OnceUnlessLoaded),
     ("distribute-messages", |p| p.distribution = Distribution::KeptApart),
     ("on-demand-snapshots", |p| p.distribution = Distribution::OnDemand),
+    ("work-mem", |p| p.eviction = Eviction::LargestByScan),
+    ("victim-heap", |p| p.eviction = Eviction::LargestByHeap),
+    ("drop-aborted", |p| p.aborted_victims = AbortedVictims::Dropped),
 ];
 
-/// 9.6.4 and 10–12; 13 before messages were distributed.
+/// 9.6.4 and 10–12.
 fn pg10(p: &mut Profile) {
     p.catcache_search = CatcacheSearch::Direct;
     p.callback_search = CallbackSearch::Chain;
     p.map_initial_size = 64;
 }
 
+/// 13 before messages were distributed.
+fn pg13_6(p: &mut Profile) {
+    pg10(p);
+    p.eviction = Eviction::LargestByScan;
+}
+
 /// The last 13.
 fn pg13(p: &mut Profile) {
-    pg10(p);
+    pg13_6(p);
     p.distribution = Distribution::KeptApart;
 }
 
-/// 14–16 before messages were distributed.
+/// 14–16 before messages were distributed; the snapshot's size is that of 14–17.
 fn pg14_5(p: &mut Profile) {
-    pg10(p);
+    pg13_6(p);
     p.message_rule = MessageRule::PerRecord;
     p.snapshot_header_bytes = 208;
 }
@@ -150,15 +183,22 @@ fn pg17_5(p: &mut Profile) {
     p.distribution = Distribution::FedBack;
 }
 
-/// 17.6 and later, 18.
+/// 17.6 and later.
 fn pg17(p: &mut Profile) {
     pg14(p);
+    p.eviction = Eviction::LargestByHeap;
+}
+
+/// 18.
+fn pg18(p: &mut Profile) {
+    pg17(p);
     p.snapshot_header_bytes = 192;
+    p.aborted_victims = AbortedVictims::Dropped;
 }
 
 /// walstorm's own.
 fn indexed(p: &mut Profile) {
-    pg17(p);
+    pg18(p);
     p.map_invalidation = MapInvalidation::ReverseIndex;
     p.message_rule = MessageRule::OnceUnlessLoaded;
     p.distribution = Distribution::OnDemand;
@@ -194,6 +234,8 @@ impl Profile {
             message_rule: MessageRule::AtEachCommand,
             distribution: Distribution::SnapshotOnly,
             snapshot_header_bytes: 192,
+            eviction: Eviction::AtChanges,
+            aborted_victims: AbortedVictims::WrittenOut,
         }
     }
 }

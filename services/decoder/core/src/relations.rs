@@ -50,6 +50,11 @@ impl Relations {
         Self { catalog, database, list: Vec::new(), by_file: FxHashMap::default(), by_oid: FxHashMap::default() }
     }
 
+    /// The decoder's database.
+    pub(crate) fn database(&self) -> Oid {
+        self.database
+    }
+
     /// The relation with a number from this list.
     pub(crate) fn get(&self, number: u32) -> &Relation {
         &self.list[number as usize]

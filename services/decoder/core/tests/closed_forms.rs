@@ -120,7 +120,7 @@ fn snapshots_are_quadratic_at_once_and_few_on_demand() {
     log.commit(1000, &[], vec![]);
     // The writer and the committing transaction get each snapshot; snapshot i holds i committed xids.
     let bytes = |header: u64| (1..=u64::from(n)).map(|i| 2 * (header + 4 * i)).sum::<u64>();
-    for (profile, header) in [("pg13", 192), ("pg14", 208), ("pg16", 208), ("pg17", 192), ("pg18", 192)] {
+    for (profile, header) in [("pg13", 192), ("pg14", 208), ("pg16", 208), ("pg17", 208), ("pg18", 192)] {
         let work = decode(&log, PgVersion::V18, profile).0.work();
         assert_eq!((work.snapshots_distributed, work.snapshot_bytes), (2 * u64::from(n), bytes(header)), "{profile}");
         assert_eq!(work.transactions_visited, 2 * u64::from(n));

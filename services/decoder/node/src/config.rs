@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use decoder_core::{Catalog, CsvCatalog, NoCatalog, Profile};
+use decoder_core::{Catalog, CsvCatalog, NoCatalog, Profile, WorkMem};
 use pg_types::Oid;
 use serde::{Deserialize, Serialize};
 use service_kit::client::ClientConfig;
@@ -14,6 +14,7 @@ use service_kit::telemetry::TelemetryConfig;
 
 use crate::error::NodeError;
 use crate::output_log;
+use crate::spill::SpillSettings;
 
 /// Settings, as file, environment and flags give them. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -41,6 +42,10 @@ pub struct DecoderConfig {
     pub catalog: Option<PathBuf>,
     /// Oid of the database that is decoded. 0: that of the first change in the WAL.
     pub database: u32,
+    /// What changes of unfinished transactions may count for in memory, as `64MB`: `logical_decoding_work_mem`.
+    pub work_mem: String,
+    /// Files for what does not fit.
+    pub spill: SpillConfig,
     /// The output log.
     pub output_log: OutputLogConfig,
     /// Subscriptions.
@@ -53,6 +58,14 @@ pub struct DecoderConfig {
     /// How often the checkpoint is written: bounds what is decoded again after a crash.
     #[serde(with = "humantime_serde")]
     pub checkpoint_interval: Duration,
+}
+
+/// Settings of spill files, in bytes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SpillConfig {
+    /// All of them together at most: beyond it the node stops decoding.
+    pub bytes_max: u64,
 }
 
 /// Settings of the output log, in bytes.
@@ -93,12 +106,20 @@ impl Default for DecoderConfig {
             profile: "indexed".to_owned(),
             catalog: None,
             database: 0,
+            work_mem: WorkMem::default().to_string(),
+            spill: SpillConfig::default(),
             output_log: OutputLogConfig::default(),
             subscriptions: SubscriptionsConfig::default(),
             costliest: 1000,
             flush_interval: Duration::from_millis(20),
             checkpoint_interval: Duration::from_millis(500),
         }
+    }
+}
+
+impl Default for SpillConfig {
+    fn default() -> Self {
+        Self { bytes_max: 16 << 30 }
     }
 }
 
@@ -123,6 +144,10 @@ pub(crate) struct Checked {
     pub(crate) catalog: Arc<dyn Catalog>,
     /// The database, if it was set.
     pub(crate) database: Option<Oid>,
+    /// The memory limit.
+    pub(crate) work_mem: WorkMem,
+    /// Spill files'.
+    pub(crate) spill: SpillSettings,
     /// The output log's.
     pub(crate) log: output_log::LogConfig,
 }
@@ -135,6 +160,7 @@ impl DecoderConfig {
     /// [`NodeError`] naming the setting, what it is and what it may be.
     pub(crate) fn check(&self) -> Result<Checked, NodeError> {
         let profile: Profile = self.profile.parse()?;
+        let work_mem: WorkMem = self.work_mem.parse()?;
         let is_name = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_';
         if self.slot.len() > 63 || !self.slot.bytes().all(is_name) {
             return Err(NodeError::Setting { name: "slot", must: "be 1 to 63 of a-z, 0-9 and _, or empty" });
@@ -163,7 +189,8 @@ impl DecoderConfig {
             bytes_max: self.output_log.bytes_max,
         };
         let database = (self.database != 0).then_some(Oid(self.database));
-        Ok(Checked { profile, catalog, database, log })
+        let spill = SpillSettings { dir: self.data_dir.join("spill"), bytes_max: self.spill.bytes_max };
+        Ok(Checked { profile, catalog, database, work_mem, spill, log })
     }
 }
 
@@ -180,6 +207,7 @@ mod tests {
         };
         assert!(check(|c| c.profile = "pg99".to_owned()).contains("indexed"));
         assert!(check(|c| c.slot = "Orders".to_owned()).contains("slot must be 1 to 63"));
+        assert!(check(|c| c.work_mem = "63kB".to_owned()).contains("work_mem: '63kB' must be a number with B, kB"));
         assert!(check(|c| c.output_log.segment_bytes = 0).contains("output_log.segment_bytes"));
         assert!(check(|c| c.output_log.bytes_max = 5000).contains("output_log.bytes_max"));
         assert!(check(|c| c.subscriptions.streams_max = 0).contains("subscriptions.streams_max"));

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use decoder_core::{DecodeError, SpillError, SpillFailure};
 use pg_types::{Lsn, PgVersion};
 
 use crate::durable_file::DurableFileError;
@@ -21,6 +22,9 @@ pub enum NodeError {
     /// The profile is none.
     #[error("profile: {0}")]
     Profile(#[from] decoder_core::UnknownProfile),
+    /// The memory limit is none.
+    #[error("work_mem: {0}")]
+    WorkMem(#[from] decoder_core::BadWorkMem),
     /// The catalog copy cannot be read.
     #[error("catalog: {0}")]
     Catalog(#[from] decoder_core::catalog_csv::CatalogError),
@@ -153,6 +157,7 @@ impl NodeError {
         match self {
             Self::StreamLost(_) | Self::Connect(service_kit::client::ConnectError::Unreachable { .. }) => Remedy::Retry,
             Self::Log(LogError::Full { .. }) => Remedy::Retry,
+            Self::Decode(DecodeError::Spill(SpillError { failure: SpillFailure::DiskFull, .. })) => Remedy::Retry,
             Self::DurableFile(DurableFileError::Io { source, .. }) if source.kind() == std::io::ErrorKind::StorageFull => {
                 Remedy::Retry
             }

@@ -252,7 +252,7 @@ impl Follower {
         let resumed = Checkpoint { output_end: writer.end(), ..checkpoint };
         let decoded = on_thread("decode", move || {
             let sink = EventSink::new(writer.end(), spans);
-            Pipeline::new(checked, wal, resumed, writer, sink, interval, outlets).run(receiver)
+            Pipeline::new(checked, wal, resumed, writer, sink, interval, outlets)?.run(receiver)
         })?;
         let flushed = on_thread("flush", move || flusher.run())?;
         if let Some(before) = self.serving.send_replace(Some(Arc::new(serving))) {

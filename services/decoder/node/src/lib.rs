@@ -15,6 +15,7 @@ pub mod output_log;
 mod pipeline;
 mod server;
 mod sink;
+mod spill;
 pub mod state;
 pub mod subscriber;
 pub mod subscriptions;

@@ -24,6 +24,7 @@ use crate::error::NodeError;
 use crate::flusher::{FlushQueue, FlushRequest};
 use crate::output_log::LogWriter;
 use crate::sink::EventSink;
+use crate::spill::FileSpill;
 use crate::state::{NodeState, OutputProgress};
 
 /// Batches that wait for the database to be known, at most: none is decoded before.
@@ -100,6 +101,10 @@ pub(crate) struct Outlets {
 
 impl Pipeline {
     /// A pipeline that goes on from `checkpoint`.
+    ///
+    /// # Errors
+    ///
+    /// The folder for spill files cannot be used.
     pub(crate) fn new(
         checked: Checked,
         wal: &'static WalProfile,
@@ -108,7 +113,7 @@ impl Pipeline {
         sink: EventSink,
         flush_interval: Duration,
         outlets: Outlets,
-    ) -> Self {
+    ) -> Result<Self, NodeError> {
         let mut pipeline = Self {
             checked,
             wal,
@@ -123,10 +128,10 @@ impl Pipeline {
             outlets,
         };
         if pipeline.checkpoint.database != Oid::INVALID {
-            pipeline.make_decoder();
+            pipeline.make_decoder()?;
         }
         pipeline.outlets.output.send_replace(OutputProgress { end: pipeline.writer.end(), decoded: pipeline.writer.end() });
-        pipeline
+        Ok(pipeline)
     }
 
     /// Works until the channel is closed. Blocks: for a thread of its own.
@@ -169,7 +174,7 @@ impl Pipeline {
         if let Some(database) = self.checked.database.map_or_else(|| self.find_database(&batch), |db| Ok(Some(db)))? {
             tracing::info!(database = database.0, "decoding this database");
             self.checkpoint.database = database;
-            self.make_decoder();
+            self.make_decoder()?;
             for waiting in std::mem::take(&mut self.waiting) {
                 self.decode(&waiting)?;
             }
@@ -206,17 +211,20 @@ impl Pipeline {
         Ok(None)
     }
 
-    /// The decoder for the checkpoint's database.
-    fn make_decoder(&mut self) {
+    /// The decoder for the checkpoint's database, with an empty folder for its spill files.
+    fn make_decoder(&mut self) -> Result<(), NodeError> {
         let config = decoder_core::DecoderConfig {
             version: self.checkpoint.version,
             profile: self.checked.profile.clone(),
             database: self.checkpoint.database,
             confirmed_lsn: self.checkpoint.output_end,
+            work_mem: self.checked.work_mem,
         };
         let catalog = Arc::clone(&self.checked.catalog);
-        self.decoder =
-            Some(if self.checkpoint.consistent { Decoder::resume(config, catalog) } else { Decoder::new(config, catalog) });
+        let spill = FileSpill::open(self.checked.spill.clone())?;
+        let decoder = if self.checkpoint.consistent { Decoder::resume(config, catalog) } else { Decoder::new(config, catalog) };
+        self.decoder = Some(decoder.spill_to(Box::new(spill)));
+        Ok(())
     }
 
     /// Decodes all records of a batch.

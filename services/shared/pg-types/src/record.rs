@@ -371,6 +371,8 @@ pub struct HeapDelete {
     pub xmax: Xid,
     /// What is kept of the row.
     pub old: OldTuple,
+    /// Bytes of that, its header of 5 included. 0 in a record to be written: as many as its writer chooses.
+    pub old_len: u32,
     /// Undoes a speculative insert (`XLH_DELETE_IS_SUPER`).
     pub super_deletion: bool,
     /// Part of a move between partitions.
@@ -398,6 +400,8 @@ pub struct HeapUpdate {
     pub logical: bool,
     /// What is kept of the old row.
     pub old: OldTuple,
+    /// Bytes of that, its header of 5 included. 0 in a record to be written: as many as its writer chooses.
+    pub old_len: u32,
     /// The new version is the first row of a fresh page.
     pub init_page: bool,
     /// Bytes of new tuple data in the record.

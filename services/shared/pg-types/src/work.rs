@@ -78,12 +78,18 @@ work! {
     transactions_visited,
     /// Transactions written out or dropped for memory.
     evictions,
-    /// Bytes written to spill files.
+    /// Bytes of changes written out, as PostgreSQL counts their memory (`spill_bytes` of `pg_stat_replication_slots`).
     spill_bytes,
     /// Known-assigned xid slots that snapshots and searches looked at.
     xid_slots_visited,
     /// Known-assigned xid slots that a skip offset jumped over.
     xid_slots_skipped,
+    /// Transactions and subtransactions written out for the first time (`spill_txns`).
+    spill_txns,
+    /// Times that a transaction or subtransaction was written out (`spill_count`).
+    spill_count,
+    /// Changes read back from spill files.
+    changes_restored,
 }
 
 #[cfg(test)]

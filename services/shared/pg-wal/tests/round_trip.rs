@@ -97,8 +97,9 @@ prop_compose! {
     }
 }
 
-fn old() -> impl Strategy<Value = OldTuple> {
-    prop_oneof![Just(OldTuple::None), Just(OldTuple::Key), Just(OldTuple::Full)]
+fn old() -> impl Strategy<Value = (OldTuple, u32)> {
+    let kept = prop_oneof![Just(OldTuple::Key), Just(OldTuple::Full)];
+    prop_oneof![Just((OldTuple::None, 0)), (kept, 6..9000u32)]
 }
 
 prop_compose! {
@@ -107,14 +108,14 @@ prop_compose! {
         tuple_len in 6..9000u32,
     ) -> HeapUpdate {
         let [hot, logical, init_page] = flags;
-        HeapUpdate { target, old_tid, new_tid, old_xmax: xmax.0, new_xmax: xmax.1, hot, logical, old, init_page, tuple_len }
+        HeapUpdate { target, old_tid, new_tid, old_xmax: xmax.0, new_xmax: xmax.1, hot, logical, old: old.0, old_len: old.1, init_page, tuple_len }
     }
 }
 
 prop_compose! {
     fn delete()(target in locator(), tid in tid(), xmax in xid(), old in old(), super_deletion: bool, partition_move: bool)
     -> HeapDelete {
-        HeapDelete { target, tid, xmax, old, super_deletion, partition_move, no_logical: false }
+        HeapDelete { target, tid, xmax, old: old.0, old_len: old.1, super_deletion, partition_move, no_logical: false }
     }
 }
 

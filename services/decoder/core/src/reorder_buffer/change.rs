@@ -1,6 +1,6 @@
 //! One change of a transaction (`ReorderBufferChange`), kept small: a transaction may have hundreds of millions.
 
-use pg_types::{Lsn, RelFileLocator};
+use pg_types::{Lsn, Oid, RelFileLocator};
 
 /// What a change does to rows, as decoding shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,6 +35,18 @@ pub(crate) enum RowKind {
 }
 
 impl RowKind {
+    /// All, each at the place of its number.
+    pub(crate) const ALL: [RowKind; 8] = [
+        Self::Insert,
+        Self::InsertToast,
+        Self::InsertSpeculative,
+        Self::Update,
+        Self::UpdateWithoutRow,
+        Self::Delete,
+        Self::DeleteWithoutRow,
+        Self::DeleteOfCatalog,
+    ];
+
     /// What decoding shows.
     pub(crate) fn action(self) -> Action {
         match self {
@@ -58,15 +70,19 @@ impl RowKind {
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChangeKind {
-    /// Rows of one file, several for a multi-insert.
+    /// Rows of one file of the decoder's database, several for a multi-insert.
     Rows {
         /// How.
         kind: RowKind,
         /// How many.
         rows: u16,
-        /// Of which file.
-        file: RelFileLocator,
+        /// The file's tablespace.
+        spc: Oid,
+        /// The file's number.
+        rel: u32,
     },
+    /// So many of the rows that come next: some rows of their record are here, since the others did not fit the memory.
+    RowsBefore(u16),
     /// The speculative insert before this is confirmed.
     SpeculativeConfirm,
     /// The speculative insert before this is undone.
@@ -88,6 +104,23 @@ pub(crate) enum ChangeKind {
     CatchUp(u32),
     /// A logical message; index into the transaction's list.
     Message(u32),
+    /// A historic snapshot that another transaction's commit handed over.
+    Snapshot,
+}
+
+impl ChangeKind {
+    /// Rows of `file`, whose database must be the decoder's.
+    pub(crate) fn rows(kind: RowKind, rows: u16, file: RelFileLocator) -> Self {
+        Self::Rows { kind, rows, spc: file.spc, rel: file.rel }
+    }
+
+    /// As how many changes PostgreSQL queues it: one per row.
+    pub(crate) fn entries(self) -> u32 {
+        match self {
+            Self::Rows { rows, .. } | Self::RowsBefore(rows) => u32::from(rows),
+            _ => 1,
+        }
+    }
 }
 
 /// One change.
@@ -95,6 +128,8 @@ pub(crate) enum ChangeKind {
 pub(crate) struct Change {
     /// Where its record starts.
     pub(crate) lsn: Lsn,
+    /// Bytes that PostgreSQL counts for it (`change_size`).
+    pub(crate) bytes: u32,
     /// What it is.
     pub(crate) kind: ChangeKind,
 }

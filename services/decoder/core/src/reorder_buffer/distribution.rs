@@ -28,6 +28,7 @@ use crate::DecodeError;
 use crate::profile::Distribution;
 use crate::reorder_buffer::ReorderBuffer;
 use crate::reorder_buffer::change::ChangeKind;
+use crate::reorder_buffer::change_size;
 use crate::reorder_buffer::txn::Inherited;
 
 /// Messages a transaction may be handed before it resets everything instead (`MAX_DISTR_INVAL_MSG_PER_TXN`: 8 MiB).
@@ -101,7 +102,7 @@ pub(crate) struct Committing {
     pub(crate) at: u32,
     /// Where its record starts.
     pub(crate) lsn: Lsn,
-    /// Bytes of the new snapshot.
+    /// Bytes of the new snapshot in a spill file.
     pub(crate) snapshot_bytes: u64,
 }
 
@@ -135,8 +136,9 @@ pub(crate) fn distribute(
         }
         work.snapshots_distributed += 1;
         work.snapshot_bytes += by.snapshot_bytes;
+        rb.queue(victim, by.lsn, ChangeKind::Snapshot, change_size::snapshot(by.snapshot_bytes), work)?;
         if let Some(inherited) = inherited.as_ref().filter(|_| victim != by.at) {
-            hand_over(rb, victim, by.lsn, strategy, inherited)?;
+            hand_over(rb, victim, by.lsn, strategy, inherited, work)?;
         }
     }
     Ok(())
@@ -149,9 +151,11 @@ fn hand_over(
     lsn: Lsn,
     strategy: Distribution,
     inherited: &Arc<Inherited>,
+    work: &mut Work,
 ) -> Result<(), DecodeError> {
+    let index = rb.get(victim).inherited.len() as u32;
+    rb.queue(victim, lsn, ChangeKind::Inherited(index), change_size::invalidations(inherited.total), work)?;
     let txn = rb.get_mut(victim);
-    txn.push(lsn, ChangeKind::Inherited(txn.inherited.len() as u32));
     txn.inherited.push(Arc::clone(inherited));
     if strategy == Distribution::FedBack {
         txn.inherited_total += inherited.total;
@@ -169,6 +173,9 @@ fn hand_over(
 }
 
 /// On demand: notes before a change of `at` that its transaction must catch up first, and counts the snapshot it gets.
+///
+/// # Errors
+/// Changes could not be written out.
 pub(crate) fn catch_up(
     rb: &mut ReorderBuffer,
     commits: &CatalogCommits,
@@ -176,16 +183,16 @@ pub(crate) fn catch_up(
     lsn: Lsn,
     snapshot_bytes: u64,
     work: &mut Work,
-) {
+) -> Result<(), DecodeError> {
     let top = rb.top_of(at);
     if rb.get(top).caught_up == commits.newest() {
-        return;
+        return Ok(());
     }
     let newest = commits.newest();
     rb.get_mut(top).caught_up = newest;
-    rb.get_mut(at).push(lsn, ChangeKind::CatchUp(newest));
     work.snapshots_distributed += 1;
     work.snapshot_bytes += snapshot_bytes;
+    Ok(rb.queue(at, lsn, ChangeKind::CatchUp(newest), change_size::snapshot(snapshot_bytes), work)?)
 }
 
 #[cfg(test)]
@@ -218,7 +225,7 @@ mod tests {
                 return Ok((rb.get(at).inherited_total, rb.get(at).inherited_overflowed));
             }
             distribute(&mut rb, &mut commits, strategy, by, &messages(m), &mut work)?;
-            rb.abort(xid, &mut tree);
+            rb.abort(xid, &mut tree).unwrap();
         }
         unreachable!("k is at least 1")
     }

@@ -6,59 +6,60 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use pg_types::Lsn;
+use pg_types::{Lsn, Work};
 
 use crate::reorder_buffer::change::Change;
+use crate::reorder_buffer::memory::Memory;
 use crate::reorder_buffer::txn::Txn;
+use crate::spill::SpillError;
 
 /// The merge over a tree of transactions, whose first is the top-level one.
 #[derive(Debug)]
-pub(crate) struct MergedChanges<'a> {
-    /// The transactions.
-    tree: &'a [Txn],
-    /// The stream that is read now, and the position in it.
-    current: (usize, usize),
+pub(crate) struct MergedChanges {
+    /// The stream that is read now, and the position in it of what was given last.
+    current: Option<(usize, usize)>,
     /// Up to here the current stream is ahead of all others.
     until: Lsn,
     /// Next change of each other stream that has one: (LSN, stream, position).
     heap: BinaryHeap<Reverse<(Lsn, usize, usize)>>,
 }
 
-impl<'a> MergedChanges<'a> {
-    /// Starts at the first change.
-    pub(crate) fn new(tree: &'a [Txn]) -> Self {
+impl MergedChanges {
+    /// Starts before the first change; `tree` is the same at each call.
+    pub(crate) fn new(tree: &[Txn]) -> Self {
         let heads = tree.iter().enumerate().filter_map(|(i, txn)| Some(Reverse((txn.changes.first()?.lsn, i, 0))));
-        let mut merged = Self { tree, current: (0, 0), until: Lsn::INVALID, heap: heads.collect() };
-        merged.switch();
-        merged
+        Self { current: None, until: Lsn::INVALID, heap: heads.collect() }
     }
 
-    /// Turns to the stream with the lowest next LSN.
-    fn switch(&mut self) {
-        if let Some(Reverse((_, stream, position))) = self.heap.pop() {
-            self.current = (stream, position);
-        }
-        self.until = self.heap.peek().map_or(Lsn(u64::MAX), |Reverse((lsn, ..))| *lsn);
-    }
-}
-
-impl<'a> Iterator for MergedChanges<'a> {
-    type Item = (&'a Txn, &'a Change);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let (stream, position) = self.current;
-        let txn = self.tree.get(stream)?;
-        let change = txn.changes.get(position)?;
-        self.current.1 += 1;
-        match txn.changes.get(position + 1) {
-            Some(next) if next.lsn < self.until => {}
-            Some(next) => {
-                self.heap.push(Reverse((next.lsn, stream, position + 1)));
-                self.switch();
+    /// The next change and the place of its transaction in `tree`. Its lists are in memory until the next call.
+    ///
+    /// # Errors
+    /// The transaction's next part could not be read back.
+    pub(crate) fn next(
+        &mut self,
+        tree: &mut [Txn],
+        memory: &mut Memory,
+        work: &mut Work,
+    ) -> Result<Option<(usize, Change)>, SpillError> {
+        if let Some((stream, position)) = self.current {
+            let txn = &mut tree[stream];
+            let mut position = position + 1;
+            if position >= txn.changes.len() && txn.serialized && memory.restore(txn, work)? {
+                position = 0;
             }
-            None => self.switch(),
+            match txn.changes.get(position) {
+                Some(next) if next.lsn < self.until => {
+                    self.current = Some((stream, position));
+                    return Ok(Some((stream, *next)));
+                }
+                Some(next) => self.heap.push(Reverse((next.lsn, stream, position))),
+                None => {}
+            }
         }
-        Some((txn, change))
+        // Turns to the stream with the lowest next LSN.
+        self.current = self.heap.pop().map(|Reverse((_, stream, position))| (stream, position));
+        self.until = self.heap.peek().map_or(Lsn(u64::MAX), |Reverse((lsn, ..))| *lsn);
+        Ok(self.current.and_then(|(stream, position)| Some((stream, *tree[stream].changes.get(position)?))))
     }
 }
 
@@ -76,12 +77,17 @@ mod tests {
                 let mut txn = Txn::default();
                 let mut lsns = stream.clone();
                 lsns.sort_unstable();
-                lsns.into_iter().for_each(|lsn| txn.push(Lsn(lsn), ChangeKind::CommandId(tree.len() as u32)));
+                lsns.into_iter().for_each(|lsn| txn.push(Lsn(lsn), ChangeKind::CommandId(tree.len() as u32), 80));
                 tree.push(txn);
             }
             let mut expected: Vec<Change> = tree.iter().flat_map(|t| t.changes.iter().copied()).collect();
             expected.sort_by_key(|c| c.lsn);
-            let got: Vec<Change> = MergedChanges::new(&tree).map(|(_, c)| *c).collect();
+            let (mut merged, mut memory, mut work) = (MergedChanges::new(&tree), Memory::default(), Work::default());
+            let mut got = Vec::new();
+            while let Some((stream, change)) = merged.next(&mut tree, &mut memory, &mut work).unwrap() {
+                prop_assert_eq!(change.kind, ChangeKind::CommandId(stream as u32));
+                got.push(change);
+            }
             prop_assert_eq!(got, expected);
         }
     }

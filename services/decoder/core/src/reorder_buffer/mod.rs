@@ -24,16 +24,22 @@
 //! what they name; rows are not kept, only where they are.
 
 pub(crate) mod change;
+pub(crate) mod change_size;
 pub(crate) mod distribution;
+pub(crate) mod memory;
 pub(crate) mod merge;
 pub(crate) mod replay;
+mod spill_format;
 pub(crate) mod txn;
+mod txn_heap;
 
-use pg_types::{InvalidationMessage, Lsn, Xid};
+use pg_types::{InvalidationMessage, Lsn, Work, Xid};
 use rustc_hash::FxHashMap;
 
 use crate::reorder_buffer::change::ChangeKind;
+use crate::reorder_buffer::memory::Memory;
 use crate::reorder_buffer::txn::{Links, Txn};
+use crate::spill::SpillError;
 
 /// The buffer.
 #[derive(Debug, Default)]
@@ -48,9 +54,16 @@ pub(crate) struct ReorderBuffer {
     last: Option<(Xid, u32)>,
     /// Oldest and newest of the list of top-level transactions (`toplevel_by_lsn`).
     ends: (Option<u32>, Option<u32>),
+    /// What changes count for, and where those go that are too many.
+    pub(crate) memory: Memory,
 }
 
 impl ReorderBuffer {
+    /// An empty one.
+    pub(crate) fn new(memory: Memory) -> Self {
+        Self { memory, ..Self::default() }
+    }
+
     /// Live transactions, subtransactions included.
     pub(crate) fn len(&self) -> usize {
         self.by_xid.len()
@@ -157,15 +170,24 @@ impl ReorderBuffer {
     }
 
     /// `ReorderBufferAddInvalidations` of 14 and later: remembers messages for the end and queues them at their LSN.
-    pub(crate) fn add_invalidations(&mut self, at: u32, lsn: Lsn, messages: &[InvalidationMessage]) {
+    ///
+    /// # Errors
+    /// As [`ReorderBuffer::queue`].
+    pub(crate) fn add_invalidations(
+        &mut self,
+        at: u32,
+        lsn: Lsn,
+        messages: &[InvalidationMessage],
+        work: &mut Work,
+    ) -> Result<(), SpillError> {
         let top = self.top_of(at);
         let txn = &mut self.txns[at as usize];
         let (start, len) = (txn.messages.len() as u32, messages.len() as u32);
         txn.messages.extend_from_slice(messages);
-        txn.push(lsn, ChangeKind::Invalidations { start, len });
         if top != at {
             self.txns[top as usize].messages.extend_from_slice(messages);
         }
+        self.queue(at, lsn, ChangeKind::Invalidations { start, len }, change_size::invalidations(u64::from(len)), work)
     }
 
     /// Top-level transactions, oldest first.
@@ -194,6 +216,7 @@ impl ReorderBuffer {
     /// Takes one transaction out of index, list and slot.
     fn take(&mut self, at: u32) -> Txn {
         self.unlink(at);
+        self.memory.leave(at);
         let txn = std::mem::take(&mut self.txns[at as usize]);
         self.by_xid.remove(&txn.xid.0);
         if self.last.is_some_and(|(_, last)| last == at) {
@@ -203,27 +226,39 @@ impl ReorderBuffer {
         txn
     }
 
-    /// Gives the buffers of ended transactions back for the next ones.
-    pub(crate) fn give_back(&mut self, tree: &mut Vec<Txn>) {
+    /// `ReorderBufferCleanupTXN`: removes the files of ended transactions and gives their buffers back for the next ones.
+    ///
+    /// # Errors
+    /// A file could not be removed.
+    pub(crate) fn give_back(&mut self, tree: &mut Vec<Txn>) -> Result<(), SpillError> {
+        let mut done = Ok(());
         for (mut txn, at) in tree.drain(..).zip(self.free.iter().rev()) {
+            done = done.and(self.memory.forget(&mut txn));
             txn.recycle();
             self.txns[*at as usize] = txn;
         }
+        done
     }
 
     /// `ReorderBufferAbort`: forgets a transaction and its subtransactions.
-    pub(crate) fn abort(&mut self, xid: Xid, tree: &mut Vec<Txn>) {
-        if let Some(at) = self.find(xid) {
-            self.take_tree(at, tree);
-            self.give_back(tree);
-        }
+    ///
+    /// # Errors
+    /// As [`ReorderBuffer::give_back`].
+    pub(crate) fn abort(&mut self, xid: Xid, tree: &mut Vec<Txn>) -> Result<(), SpillError> {
+        let Some(at) = self.find(xid) else { return Ok(()) };
+        self.take_tree(at, tree);
+        self.give_back(tree)
     }
 
     /// `ReorderBufferAbortOld`: forgets transactions older than the oldest running one, from the head up to the first live.
-    pub(crate) fn abort_old(&mut self, oldest_running: Xid, tree: &mut Vec<Txn>) {
+    ///
+    /// # Errors
+    /// As [`ReorderBuffer::give_back`].
+    pub(crate) fn abort_old(&mut self, oldest_running: Xid, tree: &mut Vec<Txn>) -> Result<(), SpillError> {
         while let Some(xid) = self.oldest().map(|txn| txn.xid).filter(|xid| xid.precedes(oldest_running)) {
-            self.abort(xid, tree);
+            self.abort(xid, tree)?;
         }
+        Ok(())
     }
 
     /// Appends to the list of top-level transactions.
@@ -252,9 +287,10 @@ impl ReorderBuffer {
         }
     }
 
-    /// Checks I1–I3.
+    /// Checks I1–I3, and those of the memory.
     #[cfg(any(test, debug_assertions))]
     pub(crate) fn check_invariants(&self) {
+        self.check_memory();
         let listed: Vec<u32> = self.toplevel().collect();
         let (mut tops, mut live) = (0, 0);
         for (xid, at) in &self.by_xid {
@@ -314,7 +350,7 @@ mod tests {
         let at = rb.find(Xid(10)).unwrap();
         rb.take_tree(at, &mut tree);
         assert_eq!(tree.iter().map(|t| t.xid.0).collect::<Vec<_>>(), [10, 11, 12]);
-        rb.give_back(&mut tree);
+        rb.give_back(&mut tree).unwrap();
         rb.check_invariants();
         assert_eq!(rb.len(), 0);
     }
@@ -323,13 +359,13 @@ mod tests {
     fn an_aborted_subtransaction_is_gone_and_its_slot_may_be_another_s() {
         let (mut rb, mut tree) = (buffer(&[10, 11]), Vec::new());
         rb.assign_child(Xid(10), Xid(11), Lsn(200));
-        rb.abort(Xid(11), &mut tree);
+        rb.abort(Xid(11), &mut tree).unwrap();
         let other = rb.find_or_begin(Xid(12), Lsn(201));
-        rb.get_mut(other).push(Lsn(201), ChangeKind::SpeculativeAbort);
+        rb.queue(other, Lsn(201), ChangeKind::SpeculativeAbort, 80, &mut Work::default()).unwrap();
         let at = rb.find(Xid(10)).unwrap();
         rb.take_tree(at, &mut tree);
         assert_eq!(tree.len(), 1, "the stale place is not mistaken for xid 12");
-        rb.give_back(&mut tree);
+        rb.give_back(&mut tree).unwrap();
         rb.check_invariants();
         assert_eq!(xids(&rb), [12]);
     }
@@ -337,7 +373,7 @@ mod tests {
     #[test]
     fn old_transactions_are_aborted_up_to_the_first_live_one() {
         let (mut rb, mut tree) = (buffer(&[10, 12, 11, 5]), Vec::new());
-        rb.abort_old(Xid(12), &mut tree);
+        rb.abort_old(Xid(12), &mut tree).unwrap();
         assert_eq!(xids(&rb), [12, 11, 5], "5 and 11 are old too, but stand behind a live one");
         rb.check_invariants();
     }

@@ -34,9 +34,11 @@ use crate::profile::MessageRule;
 use crate::relations::Relations;
 use crate::reorder_buffer::change::{Change, ChangeKind, RowKind};
 use crate::reorder_buffer::distribution::CatalogCommits;
+use crate::reorder_buffer::memory::Memory;
 use crate::reorder_buffer::merge::MergedChanges;
 use crate::reorder_buffer::txn::Txn;
 use crate::sampling::Function;
+use crate::spill::SpillError;
 
 /// Relations of one transaction that are searched one by one; with more, an index is used.
 const LINEAR_RELATIONS_MAX: usize = 12;
@@ -97,21 +99,29 @@ pub(crate) struct Replay<'a> {
     pub(crate) command_id: u32,
     /// A speculative insert that waits for its confirmation.
     pub(crate) speculative: Option<(Lsn, RelFileLocator)>,
+    /// Rows of the record at hand that were written out before the rest.
+    pub(crate) rows_before: u16,
 }
 
 impl Replay<'_> {
     /// Replays `tree`, whose first is the top-level transaction, and gives the sum of it to the sink, apart from its work,
     /// which the caller knows.
-    pub(crate) fn run(&mut self, tree: &[Txn], commit_lsn: Lsn) {
-        let top = &tree[0];
+    ///
+    /// # Errors
+    /// What had been written out could not be read back.
+    pub(crate) fn run(&mut self, tree: &mut [Txn], memory: &mut Memory, commit_lsn: Lsn) -> Result<(), SpillError> {
+        let (xid, first_lsn) = (tree[0].xid, tree[0].first_lsn);
         let outer = self.caches.marker.enter(Function::ReorderBufferProcessTxn);
         self.buffers.begin();
-        self.output(|replay| replay.sink.begin(top.xid, top.first_lsn, commit_lsn));
-        for (txn, change) in MergedChanges::new(tree) {
-            self.apply(txn, change);
+        self.output(|replay| replay.sink.begin(xid, first_lsn, commit_lsn));
+        memory.begin_replay(tree, &mut self.caches.work)?;
+        let mut merged = MergedChanges::new(tree);
+        while let Some((stream, change)) = merged.next(tree, memory, &mut self.caches.work)? {
+            self.apply(&tree[stream], &change);
         }
-        self.finish(top);
+        self.finish(&tree[0]);
         self.caches.marker.leave(outer);
+        Ok(())
     }
 
     /// Runs a call of the sink under its own name.
@@ -124,8 +134,17 @@ impl Replay<'_> {
     /// One change.
     fn apply(&mut self, txn: &Txn, change: &Change) {
         match change.kind {
-            ChangeKind::Rows { kind: RowKind::InsertSpeculative, file, .. } => self.speculative = Some((change.lsn, file)),
-            ChangeKind::Rows { kind, rows, file } => self.rows(change.lsn, kind, rows, file),
+            ChangeKind::Rows { kind, rows, spc, rel } => {
+                let file = RelFileLocator { spc, db: self.relations.database(), rel };
+                if kind == RowKind::InsertSpeculative {
+                    self.speculative = Some((change.lsn, file));
+                } else {
+                    let rows = rows + std::mem::take(&mut self.rows_before);
+                    self.rows(change.lsn, kind, rows, file);
+                }
+            }
+            ChangeKind::RowsBefore(rows) => self.rows_before += rows,
+            ChangeKind::Snapshot => {}
             ChangeKind::SpeculativeConfirm => {
                 if let Some((lsn, file)) = self.speculative.take() {
                     self.rows(lsn, RowKind::Insert, 1, file);

@@ -6,6 +6,8 @@ use pg_types::record::{LogicalMessageRecord, TruncateRecord};
 use pg_types::{InvalidationMessage, Lsn, RelFileLocator, Xid};
 
 use crate::reorder_buffer::change::{Change, ChangeKind};
+use crate::reorder_buffer::memory::{CHANGES_IN_MEMORY_MAX, EvictionWork};
+use crate::spill::SpillFile;
 
 /// Buffers larger than this many elements are given back to the allocator with their transaction.
 const KEPT_CAPACITY: usize = 256;
@@ -66,10 +68,26 @@ pub(crate) struct Txn {
     pub(crate) base_snapshot_lsn: Option<Lsn>,
     /// It changed a catalog (`RBTXN_HAS_CATALOG_CHANGES`).
     pub(crate) has_catalog_changes: bool,
-    /// Highest command id queued.
-    pub(crate) command_id: u32,
     /// The file of its latest new-cid record: the catalog that its next record changes.
     pub(crate) new_cid_file: RelFileLocator,
+    /// Bytes that its changes in memory count for.
+    pub(crate) size: u64,
+    /// As how many changes PostgreSQL queued those (`nentries_mem`).
+    pub(crate) entries_in_memory: u64,
+    /// And all, files included (`nentries`).
+    pub(crate) entries: u64,
+    /// It was written out at least once (`RBTXN_IS_SERIALIZED`).
+    pub(crate) serialized: bool,
+    /// It is known to be rolled back, so nothing more is collected (`RBTXN_IS_ABORTED`).
+    pub(crate) aborted: bool,
+    /// Its spill files and their lengths, oldest first; removed with it.
+    pub(crate) files: Vec<(SpillFile, u64)>,
+    /// Where reading back goes on: file and offset.
+    pub(crate) cursor: (usize, u64),
+    /// Changes read back so far.
+    pub(crate) restored: u64,
+    /// What was done for its memory.
+    pub(crate) evicted: EvictionWork,
     /// Neighbours in the list of top-level transactions; the list's owner keeps them.
     pub(crate) links: Links,
 }
@@ -104,9 +122,22 @@ impl Txn {
     }
 
     /// Appends a change.
-    pub(crate) fn push(&mut self, lsn: Lsn, kind: ChangeKind) {
+    pub(crate) fn push(&mut self, lsn: Lsn, kind: ChangeKind, bytes: u64) {
         debug_assert!(self.changes.last().is_none_or(|last| last.lsn <= lsn), "changes come in LSN order");
-        self.changes.push(Change { lsn, kind });
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.size += u64::from(bytes);
+        self.entries += u64::from(kind.entries());
+        self.entries_in_memory += u64::from(kind.entries());
+        self.changes.push(Change { lsn, bytes, kind });
+    }
+
+    /// Empties the lists of changes in memory.
+    pub(crate) fn clear_changes(&mut self) {
+        self.changes.clear();
+        self.truncates.clear();
+        self.logical.clear();
+        self.changes.shrink_to(CHANGES_IN_MEMORY_MAX as usize);
+        self.entries_in_memory = 0;
     }
 
     /// It has a base snapshot.

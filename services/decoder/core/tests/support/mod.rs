@@ -2,10 +2,12 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub(crate) mod history;
+
 use std::sync::Arc;
 
-use decoder_core::{DecodedChange, DecodedTransaction, Decoder, DecoderConfig, NoCatalog, OutputSink, Relation};
-use pg_types::record::{CommitRecord, HeapInsert, NewCidRecord, RunningXactsRecord, TruncateRecord};
+use decoder_core::{DecodedChange, DecodedTransaction, Decoder, DecoderConfig, NoCatalog, OutputSink, Relation, WorkMem};
+use pg_types::record::{CommitRecord, HeapInsert, LogicalMessageRecord, NewCidRecord, RunningXactsRecord, TruncateRecord};
 use pg_types::{
     CommandId, InvalidationMessage, Lsn, Oid, PgVersion, RecordBody, RelFileLocator, Timestamp, WalRecord, Work, Xid,
 };
@@ -102,8 +104,14 @@ pub(crate) fn catcache(cache_id: i8, hash: u32) -> InvalidationMessage {
 
 /// A decoder without catalog.
 pub(crate) fn decoder(version: PgVersion, profile: &str) -> Decoder {
+    decoder_within(version, profile, WorkMem::default())
+}
+
+/// The same with a memory limit.
+pub(crate) fn decoder_within(version: PgVersion, profile: &str, work_mem: WorkMem) -> Decoder {
     let profile = profile.parse().unwrap();
-    Decoder::new(DecoderConfig { version, profile, database: DATABASE, confirmed_lsn: Lsn(0) }, Arc::new(NoCatalog))
+    let config = DecoderConfig { version, profile, database: DATABASE, confirmed_lsn: Lsn(0), work_mem };
+    Decoder::new(config, Arc::new(NoCatalog))
 }
 
 /// Everything that was given out, as text, and each transaction's work.
@@ -128,6 +136,10 @@ impl OutputSink for Remember {
         self.stream.push(format!("{lsn} truncate {:?}", relations.iter().map(|r| &r.name).collect::<Vec<_>>()));
     }
 
+    fn message(&mut self, lsn: Lsn, message: &LogicalMessageRecord) {
+        self.stream.push(format!("{lsn} {message:?}"));
+    }
+
     fn commit(&mut self, t: &DecodedTransaction) {
         let shown = DecodedTransaction { work: Work::default(), ..t.clone() };
         self.stream.push(format!("{shown:?}"));
@@ -137,7 +149,12 @@ impl OutputSink for Remember {
 
 /// Decodes a whole log.
 pub(crate) fn decode(log: &Log, version: PgVersion, profile: &str) -> (Decoder, Remember) {
-    let (mut decoder, mut sink) = (decoder(version, profile), Remember::default());
+    decode_within(log, version, profile, WorkMem::default())
+}
+
+/// The same with a memory limit.
+pub(crate) fn decode_within(log: &Log, version: PgVersion, profile: &str, work_mem: WorkMem) -> (Decoder, Remember) {
+    let (mut decoder, mut sink) = (decoder_within(version, profile, work_mem), Remember::default());
     log.records.iter().for_each(|record| decoder.process(record, &mut sink).unwrap());
     (decoder, sink)
 }

@@ -86,6 +86,9 @@ pub(crate) fn work(work: &Work) -> wal::Work {
         transactions_visited: work.transactions_visited,
         evictions: work.evictions,
         spill_bytes: work.spill_bytes,
+        spill_txns: work.spill_txns,
+        spill_count: work.spill_count,
+        changes_restored: work.changes_restored,
         xid_slots_visited: work.xid_slots_visited,
         xid_slots_skipped: work.xid_slots_skipped,
     }

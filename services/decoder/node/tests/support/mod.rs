@@ -116,6 +116,7 @@ pub(crate) fn expected(wal: &Path) -> (Vec<Item>, Lsn) {
         profile: Profile::indexed(),
         database: database.unwrap(),
         confirmed_lsn: Lsn::INVALID,
+        work_mem: decoder_core::WorkMem::default(),
     };
     let mut decoder = Decoder::new(config, Arc::new(NoCatalog));
     let mut oracle = Oracle::default();

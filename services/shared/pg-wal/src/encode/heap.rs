@@ -114,7 +114,7 @@ impl Encoder {
         self.main().u32(r.xmax.0);
         self.main().u16(r.tid.offset);
         self.main().extend_from_slice(&[KEYS_UPDATED, bits]);
-        self.old_tuple(r.old)?;
+        self.old_tuple(r.old, r.old_len as usize)?;
         self.assembler.block(heap_block(r.target, r.tid.block, false), |_| Ok(()))?;
         Ok(heap_op(0x10))
     }
@@ -127,7 +127,7 @@ impl Encoder {
         self.main().extend_from_slice(&[0, bits]);
         self.main().u32(r.new_xmax.0);
         self.main().u16(r.new_tid.offset);
-        self.old_tuple(r.old)?;
+        self.old_tuple(r.old, r.old_len as usize)?;
         self.assembler.block(heap_block(r.target, r.new_tid.block, r.init_page), |data| {
             put_tuple("an updated row", r.tuple_len as usize, data)
         })?;
@@ -139,10 +139,10 @@ impl Encoder {
     }
 
     /// The old row or key behind the main data of a delete or update.
-    fn old_tuple(&mut self, old: OldTuple) -> Result<(), EncodeError> {
+    fn old_tuple(&mut self, old: OldTuple, len: usize) -> Result<(), EncodeError> {
         match old {
             OldTuple::None => Ok(()),
-            OldTuple::Key | OldTuple::Full => put_tuple("an old row", OLD_TUPLE_LEN, self.main()),
+            OldTuple::Key | OldTuple::Full => put_tuple("an old row", if len == 0 { OLD_TUPLE_LEN } else { len }, self.main()),
         }
     }
 

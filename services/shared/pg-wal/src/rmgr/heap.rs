@@ -55,6 +55,10 @@ const DELETE_IS_SUPER: u8 = 1 << 3;
 const DELETE_IS_PARTITION_MOVE: u8 = 1 << 4;
 /// `XLH_DELETE_NO_LOGICAL`; no version from 13 to 18 sets it in a record, later ones do.
 const DELETE_NO_LOGICAL: u8 = 1 << 5;
+/// `SizeOfHeapDelete`.
+const DELETE_LEN: usize = 8;
+/// `SizeOfHeapUpdate`.
+const UPDATE_LEN: usize = 14;
 /// `XLH_TRUNCATE_CASCADE`.
 pub(crate) const TRUNCATE_CASCADE: u8 = 1 << 0;
 /// `XLH_TRUNCATE_RESTART_SEQS`.
@@ -209,6 +213,11 @@ fn old_tuple(flags: u8, full: u8, key: u8) -> OldTuple {
     }
 }
 
+/// Bytes of it: all that follows the `fixed` ones of the main data.
+fn old_len(old: OldTuple, main: &[u8], fixed: usize) -> u32 {
+    if old == OldTuple::None { 0 } else { main.len().saturating_sub(fixed) as u32 }
+}
+
 /// Decodes a HEAP record.
 pub(super) fn decode(header: &RecordHeader, parts: &RecordParts<'_>, profile: &WalProfile) -> Result<RecordBody, Malformed> {
     let main = parts.main;
@@ -254,11 +263,13 @@ fn insert(parts: &RecordParts<'_>, init_page: bool, profile: &WalProfile) -> Res
 fn delete(parts: &RecordParts<'_>) -> Result<HeapDelete, Malformed> {
     let xl = XlHeapDelete::read(parts.main)?;
     let block = parts.block(0)?;
+    let old = old_tuple(xl.flags, DELETE_CONTAINS_OLD_TUPLE, DELETE_CONTAINS_OLD_KEY);
     Ok(HeapDelete {
         target: block.locator,
         tid: Tid { block: block.block, offset: xl.offnum },
         xmax: xl.xmax,
-        old: old_tuple(xl.flags, DELETE_CONTAINS_OLD_TUPLE, DELETE_CONTAINS_OLD_KEY),
+        old,
+        old_len: old_len(old, parts.main, DELETE_LEN),
         super_deletion: xl.flags & DELETE_IS_SUPER != 0,
         partition_move: xl.flags & DELETE_IS_PARTITION_MOVE != 0,
         no_logical: xl.flags & DELETE_NO_LOGICAL != 0,
@@ -270,6 +281,7 @@ fn update(parts: &RecordParts<'_>, hot: bool, init_page: bool) -> Result<HeapUpd
     let xl = XlHeapUpdate::read(parts.main)?;
     let new = parts.block(0)?;
     let old = parts.block(1).unwrap_or(new);
+    let kept = old_tuple(xl.flags, UPDATE_CONTAINS_OLD_TUPLE, UPDATE_CONTAINS_OLD_KEY);
     Ok(HeapUpdate {
         target: new.locator,
         old_tid: Tid { block: old.block, offset: xl.old_offnum },
@@ -278,7 +290,8 @@ fn update(parts: &RecordParts<'_>, hot: bool, init_page: bool) -> Result<HeapUpd
         new_xmax: xl.new_xmax,
         hot,
         logical: xl.flags & UPDATE_CONTAINS_NEW_TUPLE != 0,
-        old: old_tuple(xl.flags, UPDATE_CONTAINS_OLD_TUPLE, UPDATE_CONTAINS_OLD_KEY),
+        old: kept,
+        old_len: old_len(kept, parts.main, UPDATE_LEN),
         init_page,
         tuple_len: new.data.len() as u32,
     })

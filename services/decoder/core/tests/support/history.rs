@@ -1,0 +1,162 @@
+//! Random workloads and the records that a server writes of them.
+
+use pg_types::record::{AbortRecord, AssignmentRecord, HeapDelete, OldTuple};
+use pg_types::{InvalidationMessage, PgVersion, RecordBody, Xid};
+use proptest::prelude::*;
+
+use super::{Log, catcache, file, relcache};
+
+/// Relations 20000 … 20007; 0 means all in a relcache message.
+const RELATIONS: u32 = 8;
+
+/// One step of a random workload; the first number chooses one of the open transactions.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    Begin,
+    Insert(u8, u32),
+    Delete(u8, u32),
+    Ddl(u8, u32),
+    Savepoint(u8),
+    Release(u8),
+    RollbackTo(u8),
+    Commit(u8),
+    Abort(u8),
+    Running,
+}
+
+/// A workload; without `tricky` there are no concurrent transactions and no rolled-back savepoints.
+pub(crate) fn workload(tricky: bool) -> impl Strategy<Value = Vec<Step>> {
+    let rel = 0..RELATIONS;
+    let step = prop_oneof![
+        2 => Just(Step::Begin),
+        6 => (any::<u8>(), rel.clone()).prop_map(|(t, r)| Step::Insert(t, r)),
+        1 => (any::<u8>(), rel.clone()).prop_map(|(t, r)| Step::Delete(t, r)),
+        3 => (any::<u8>(), rel).prop_map(|(t, r)| Step::Ddl(t, r)),
+        2 => any::<u8>().prop_map(Step::Savepoint),
+        1 => any::<u8>().prop_map(Step::Release),
+        u32::from(tricky) => any::<u8>().prop_map(Step::RollbackTo),
+        2 => any::<u8>().prop_map(Step::Commit),
+        1 => any::<u8>().prop_map(Step::Abort),
+        1 => Just(Step::Running),
+    ];
+    prop::collection::vec(step, 1..80)
+}
+
+/// An open transaction: its levels of savepoints, the top first, with the messages that each level would commit.
+struct Open {
+    levels: Vec<(u32, Vec<InvalidationMessage>)>,
+    released: Vec<u32>,
+    command: u32,
+}
+
+/// Turns steps into records as the version writes them.
+struct Writer {
+    log: Log,
+    version: PgVersion,
+    open: Vec<Open>,
+    next_xid: u32,
+    open_max: usize,
+}
+
+impl Writer {
+    fn xid(&mut self) -> u32 {
+        self.next_xid += 1;
+        self.next_xid - 1
+    }
+
+    /// The chosen open transaction: its place, innermost xid, and what a record says of its top-level one.
+    fn choose(&self, n: u8) -> Option<(usize, u32, u32)> {
+        let at = usize::from(n).checked_rem(self.open.len())?;
+        let levels = &self.open[at].levels;
+        let (xid, top) = (levels.last()?.0, levels[0].0);
+        Some((at, xid, if xid != top && self.version != PgVersion::V13 { top } else { 0 }))
+    }
+
+    /// Messages of a schema change of relation `rel`, a few of them twice.
+    fn messages(rel: u32) -> Vec<InvalidationMessage> {
+        let all = if rel == 7 { relcache(0) } else { relcache(20_000 + rel) };
+        vec![catcache(57, rel * 17), catcache(38, rel % 3), catcache(57, rel * 17), all, relcache(20_000 + rel)]
+    }
+
+    fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Begin if self.open.len() < self.open_max => {
+                let xid = self.xid();
+                self.open.push(Open { levels: vec![(xid, vec![])], released: vec![], command: 0 });
+            }
+            Step::Begin => {}
+            Step::Running => {
+                let oldest = self.open.iter().map(|o| o.levels[0].0).min().unwrap_or(self.next_xid);
+                self.log.running(oldest, self.next_xid);
+            }
+            Step::Insert(n, rel) => {
+                let Some((_, xid, top)) = self.choose(n) else { return };
+                self.log.insert(xid, top, 20_000 + rel);
+            }
+            Step::Delete(n, rel) => {
+                let Some((_, xid, top)) = self.choose(n) else { return };
+                let delete = HeapDelete { target: file(20_000 + rel), old: OldTuple::Key, ..HeapDelete::default() };
+                self.log.push(xid, top, RecordBody::Delete(delete));
+            }
+            Step::Ddl(n, rel) => self.ddl(n, rel),
+            Step::Savepoint(n) => {
+                let Some((at, ..)) = self.choose(n) else { return };
+                let (xid, top) = (self.xid(), self.open[at].levels[0].0);
+                self.open[at].levels.push((xid, vec![]));
+                if self.version == PgVersion::V13 && xid % 2 == 0 {
+                    let assignment = AssignmentRecord { top_xid: Xid(top), subxids: vec![Xid(xid)] };
+                    self.log.push(xid, 0, RecordBody::Assignment(Box::new(assignment)));
+                }
+            }
+            Step::Release(n) => {
+                let Some((at, ..)) = self.choose(n).filter(|(at, ..)| self.open[*at].levels.len() > 1) else { return };
+                let Some((xid, messages)) = self.open[at].levels.pop() else { return };
+                self.open[at].released.push(xid);
+                self.open[at].levels.last_mut().unwrap().1.extend(messages);
+            }
+            Step::RollbackTo(n) => {
+                let Some((at, ..)) = self.choose(n).filter(|(at, ..)| self.open[*at].levels.len() > 1) else { return };
+                let Some((xid, _)) = self.open[at].levels.pop() else { return };
+                self.log.push(xid, 0, RecordBody::Abort(Box::default()));
+            }
+            Step::Commit(n) => self.commit(n),
+            Step::Abort(n) => {
+                let Some((at, ..)) = self.choose(n) else { return };
+                let open = self.open.swap_remove(at);
+                let subxids = open.levels[1..].iter().map(|l| l.0).chain(open.released).map(Xid).collect();
+                self.log.push(
+                    open.levels[0].0,
+                    0,
+                    RecordBody::Abort(Box::new(AbortRecord { subxids, ..AbortRecord::default() })),
+                );
+            }
+        }
+    }
+
+    /// A command that changes a catalog: its new-cid record, then its messages, now (14) or at the commit (13).
+    fn ddl(&mut self, n: u8, rel: u32) {
+        let Some((at, xid, top)) = self.choose(n) else { return };
+        self.log.new_cid(xid, top, self.open[at].command);
+        self.open[at].command += 1;
+        let messages = Self::messages(rel);
+        if self.version != PgVersion::V13 {
+            self.log.invalidations(xid, top, &messages);
+        }
+        self.open[at].levels.last_mut().unwrap().1.extend(messages);
+    }
+
+    fn commit(&mut self, n: u8) {
+        let Some((at, ..)) = self.choose(n) else { return };
+        let open = self.open.swap_remove(at);
+        let subxids: Vec<u32> = open.levels[1..].iter().map(|l| l.0).chain(open.released).collect();
+        let top = open.levels[0].0;
+        self.log.commit(top, &subxids, open.levels.into_iter().flat_map(|l| l.1).collect());
+    }
+}
+
+/// The records of a workload.
+pub(crate) fn write(steps: &[Step], version: PgVersion, open_max: usize) -> Log {
+    let mut writer = Writer { log: Log::consistent(1000), version, open: vec![], next_xid: 1000, open_max };
+    steps.iter().for_each(|step| writer.step(step));
+    writer.log
+}
