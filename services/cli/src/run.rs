@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use primary_core::Overrides;
 use primary_node::config::ClockMode;
 use service_kit::telemetry::{Export, TelemetryConfig, choose_export};
 
@@ -60,8 +61,17 @@ pub struct Args {
     /// Seed of the scenarios; default: each its own.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// Value of a parameter for the scenarios that have it, instead of their own; may be given several times.
+    #[arg(long, value_name = "NAME=VALUE")]
+    set: Vec<String>,
+    /// Play scenarios at their small sizes, which take a second or two.
+    #[arg(long)]
+    small: bool,
+    /// Play every point of the scenarios' sweeps, each as a source of its own, and print a table of them.
+    #[arg(long)]
+    sweep: bool,
     /// How a scenario's time passes: virtual (as fast as it goes, the same WAL each time), real, max (as fast, with real times).
-    #[arg(long, value_enum, default_value = "virtual")]
+    #[arg(long, alias = "time-mode", value_enum, default_value = "virtual")]
     clock: ClockMode,
     /// Folder for the report; made if missing. One that is there must be empty or an earlier report, which is replaced.
     #[arg(long, value_name = "DIR", default_value = "walstorm-report")]
@@ -86,7 +96,7 @@ DIR then holds report.json (depends on sources and seed alone: the same bytes ea
 measured), traces.jsonl (OTLP JSON lines, unless they go to an endpoint), and per source a folder with the primary's WAL.
 
 With --json a line is an object with the key `kind`:
-  source       source, about, scale, version, records, bytes, commits, aborts, messages, decoded, replayed, stopped, pipeline_wall_ns
+  source       source, about, scale, seed, parameters, version, records, bytes, commits, aborts, messages, decoded, replayed, stopped, pipeline_wall_ns
   transaction  source, rank, xid, commit_lsn, looks_like, rows, messages (by kind), caches (by cache), work (by profile)
   decoder      source, profile, published, real_server, work, cpu_ns (by function), wall_ns, identical_output
   standby      source, profile, published, real_server, snapshots, span_max, live_max, compressions, work, snapshot_cpu_ns,
@@ -102,6 +112,10 @@ pub struct Settings {
     pub profiles: Vec<String>,
     /// Seed asked for.
     pub seed: Option<u64>,
+    /// Parameters asked for.
+    pub set: Overrides,
+    /// Scenarios are played at their small sizes.
+    pub small: bool,
     /// How time passes.
     pub clock: ClockMode,
     /// Share of transactions that are traced.
@@ -147,7 +161,11 @@ impl Settings {
 /// An argument is wrong, the folder cannot be used, a node does not start, or a source cannot be read.
 pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let settings = check(args)?;
-    let sources = source::resolve(&args.sources)?;
+    let mut sources = source::resolve(&args.sources)?;
+    source::check_parameters(&sources, &settings.set)?;
+    if args.sweep {
+        sources = source::sweep(sources, settings.seed)?;
+    }
     let mut out = OutDir::take(&args.out)?;
     let workers = std::thread::available_parallelism().map_or(WORKERS_MIN, |n| n.get().max(WORKERS_MIN));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;
@@ -188,10 +206,21 @@ fn check(args: &Args) -> anyhow::Result<Settings> {
     Ok(Settings {
         profiles: args.profiles.clone(),
         seed: args.seed,
+        set: parameters(&args.set)?,
+        small: args.small,
         clock: args.clock,
         sampling: args.sampling,
         catalog: args.catalog.clone(),
     })
+}
+
+/// The parameters of `--set`.
+fn parameters(set: &[String]) -> anyhow::Result<Overrides> {
+    let pair = |text: &String| match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.into())),
+        _ => bail!("--set {}: write a parameter's name, '=' and its value", service_kit::printable(text)),
+    };
+    set.iter().map(pair).collect()
 }
 
 /// Plays every source.

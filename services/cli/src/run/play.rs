@@ -9,8 +9,8 @@ use decoder_core::{Profile, RegisteredCallbacks};
 use indicatif::ProgressBar;
 use pg_types::{Lsn, PgVersion};
 use pg_wal::WalDir;
-use primary_core::Engine;
 use primary_core::scenario::Plan;
+use primary_core::{Engine, Overrides};
 use primary_node::config::SourceConfig;
 use service_kit::telemetry::{Export, SamplingConfig};
 use standby_core::StandbyProfile;
@@ -61,6 +61,8 @@ struct SetUp {
     standby_settings: SizeSettings,
     /// Snapshots a second.
     snapshots_per_second: u64,
+    /// Parameters that were asked for, or that a sweep sets.
+    chosen: Overrides,
 }
 
 /// Plays `source` with what the nodes keep in `folder`.
@@ -75,7 +77,7 @@ pub async fn play(
     bar: &ProgressBar,
 ) -> anyhow::Result<(SourceReport, SourceTimings)> {
     let ladder = match &source.kind {
-        SourceKind::Scenario { file: None, .. } => Ladder::of(&source.name),
+        SourceKind::Scenario { file: None, scenario, .. } => Ladder::of(scenario.name()),
         _ => None,
     };
     let mut set_up = set_up(source, settings, ladder, folder)?;
@@ -86,6 +88,7 @@ pub async fn play(
     let (pipeline, wal_dir) = pipeline(&set_up, settings, folder, export, bar, &mut timings).await?;
     let wal = read.map_or_else(|| survey(&wal_dir, &mut set_up.standby_settings), Ok)?;
 
+    let chosen = !set_up.chosen.is_empty();
     let mut report = SourceReport {
         source: source.name.clone(),
         kind: match &source.kind {
@@ -94,7 +97,11 @@ pub async fn play(
             SourceKind::Scenario { .. } => "scenario",
         },
         about: source.about(),
-        scale: ladder.map(|l| l.scale_text.to_owned()).unwrap_or_default(),
+        // Other sizes were asked for, so the ladder's are not those that were played.
+        scale: ladder.filter(|_| !chosen).map(|l| l.scale_text.to_owned()).unwrap_or_default(),
+        seed: set_up.source.scenario.as_ref().and(set_up.source.seed),
+        parameters: set_up.source.parameters.clone(),
+        is_point: matches!(&source.kind, SourceKind::Scenario { point: Some(_), .. }),
         wal,
         pipeline,
         ranked_by: String::new(),
@@ -128,6 +135,7 @@ fn set_up(source: &Source, settings: &Settings, ladder: Option<&Ladder>, folder:
         callbacks: RegisteredCallbacks::default(),
         standby_settings: SizeSettings { max_prepared_transactions: 100, ..SizeSettings::default() },
         snapshots_per_second: SNAPSHOTS_PER_SECOND,
+        chosen: Overrides::new(),
     };
     match &source.kind {
         SourceKind::Sample => {
@@ -137,13 +145,21 @@ fn set_up(source: &Source, settings: &Settings, ladder: Option<&Ladder>, folder:
             set_up.wal_dir = Some(wal);
         }
         SourceKind::WalDir(path) => set_up.wal_dir = Some(path.clone()),
-        SourceKind::Scenario { scenario, file } => {
-            let overrides = ladder.map(Ladder::overrides).unwrap_or_default();
+        SourceKind::Scenario { scenario, file, point } => {
+            if settings.small {
+                set_up.chosen.clone_from(scenario.small());
+            }
+            let point = point.as_ref();
+            set_up.chosen.extend(point.map(|point| point.overrides.clone()).unwrap_or_default());
+            let asked = settings.set.iter().filter(|(name, _)| scenario.parameters().contains_key(*name));
+            set_up.chosen.extend(asked.map(|(name, value)| (name.clone(), value.clone())));
+            let mut overrides = ladder.map(Ladder::overrides).unwrap_or_default();
+            overrides.extend(set_up.chosen.clone());
             let plan = scenario.plan(&overrides)?;
-            let name = file.as_ref().map_or_else(|| source.name.clone(), |path| path.to_string_lossy().into_owned());
+            let name = file.as_ref().map_or_else(|| scenario.name().to_owned(), |path| path.to_string_lossy().into_owned());
             set_up.source.scenario = Some(name);
             set_up.source.parameters = overrides;
-            set_up.source.seed = settings.seed;
+            set_up.source.seed = settings.seed.or(Some(point.map_or(scenario.seed(), |point| point.seed)));
             set_up.source.clock = settings.clock;
             set_up.source.pg_version = SCENARIO_VERSION.major();
             set_up.source.segment_bytes = 1 << 20;

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use pg_types::{InvalidationMessage, Lsn, SysCacheTable, Work};
+use primary_core::ParameterValue;
 use serde::{Serialize, Serializer};
 
 use super::subscriber::Counts;
@@ -37,6 +38,12 @@ pub struct SourceReport {
     pub about: String,
     /// The scale at which a ladder was played, empty otherwise.
     pub scale: String,
+    /// Seed of a scenario; none for WAL that was there.
+    pub seed: Option<u64>,
+    /// Parameters of a scenario that were not its own.
+    pub parameters: BTreeMap<String, ParameterValue>,
+    /// It is a point of a sweep.
+    pub is_point: bool,
     /// The WAL.
     pub wal: WalReport,
     /// What went through the nodes.

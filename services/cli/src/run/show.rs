@@ -29,6 +29,7 @@ pub fn text(report: &Report, timings: &Timings, out: &Path, paint: Paint) -> Str
         section(&mut text, source, timed, legend, paint);
         legend &= source.decoder_profiles.is_empty();
     }
+    text.push_str(&sweep_table(report, paint));
     let seed = report.seed.map_or_else(|| "each scenario its own".to_owned(), |seed| seed.to_string());
     let sources = plural(report.sources.len() as u64, "source");
     let summary = format!("{sources} in {} · clock {} · seed {seed}", nanos(timings.wall_ns), report.clock);
@@ -66,6 +67,33 @@ fn section(text: &mut String, source: &SourceReport, timed: &SourceTimings, lege
     if !source.standby_profiles.is_empty() {
         let _ = write!(text, "\n{}", ladders::standby(source, timed, ladder.filter(|l| l.side == Side::Standby), paint));
     }
+}
+
+/// The points of sweeps beside each other: a line each, empty without sweep.
+fn sweep_table(report: &Report, paint: Paint) -> String {
+    let points: Vec<&SourceReport> = report.sources.iter().filter(|source| source.is_point).collect();
+    if points.is_empty() {
+        return String::new();
+    }
+    let mut text = format!("\n{}\n", paint.heading("sweep", "the points beside each other"));
+    let head = ["point", "records", "commits", "messages", "MiB of WAL", "steps"];
+    let row = |cells: [&str; 6]| {
+        let [name, numbers @ ..] = cells;
+        numbers.iter().fold(format!("  {name:<28}"), |line, cell| format!("{line} {cell:>13}"))
+    };
+    let _ = writeln!(text, "{}", paint.dim(&row(head)));
+    for point in points {
+        let wal = &point.wal;
+        let bytes = format!("{:.1}", wal.bytes as f64 / MEBIBYTE);
+        let numbers = [wal.records, wal.commits, wal.messages, point.steps_all].map(count);
+        let name = printable(&point.source);
+        let _ = writeln!(text, "{}", row([&name, &numbers[0], &numbers[1], &numbers[2], &bytes, &numbers[3]]));
+        let seed = point.seed.map(|seed| format!("seed = {seed}"));
+        let set = point.parameters.iter().map(|(name, value)| format!("{name} = {value}")).chain(seed);
+        let set = super::text::harmless_cut(&set.collect::<Vec<_>>().join(", "), COLUMNS - 4);
+        let _ = writeln!(text, "{}", paint.dim(&format!("    {set}")));
+    }
+    text
 }
 
 /// What the WAL is, and at which scale it was made.

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use primary_core::Scenario;
+use primary_core::scenario::SweepPoint;
+use primary_core::{Overrides, Scenario};
 
 use super::ladder::LADDERS;
 use super::sample_wal;
@@ -28,6 +29,8 @@ pub enum SourceKind {
         scenario: Box<Scenario>,
         /// The file, if it came from one.
         file: Option<PathBuf>,
+        /// The point of its sweep, if that is played.
+        point: Option<SweepPoint>,
     },
 }
 
@@ -51,7 +54,7 @@ impl Source {
         }
         if Scenario::names().any(|name| name == text) {
             let scenario = Box::new(Scenario::load(text)?);
-            return Ok(Self { name: text.to_owned(), kind: SourceKind::Scenario { scenario, file: None } });
+            return Ok(Self { name: text.to_owned(), kind: SourceKind::Scenario { scenario, file: None, point: None } });
         }
         let path = Path::new(text);
         let Ok(meta) = std::fs::metadata(path) else {
@@ -73,7 +76,7 @@ impl Source {
         let scenario = Scenario::parse(&folder_name(path), &contents)
             .with_context(|| format!("read the scenario file {}", path.display()))?;
         let name = clean(scenario.name());
-        Ok(Self { name, kind: SourceKind::Scenario { scenario: Box::new(scenario), file: Some(path.to_owned()) } })
+        Ok(Self { name, kind: SourceKind::Scenario { scenario: Box::new(scenario), file: Some(path.to_owned()), point: None } })
     }
 
     /// What it is, in one line.
@@ -113,6 +116,59 @@ pub fn resolve(arguments: &[String]) -> anyhow::Result<Vec<Source>> {
         }
     }
     Ok(sources)
+}
+
+/// Makes sure that every parameter in `set` is one of a scenario that is played.
+///
+/// # Errors
+/// A parameter that none of them has.
+pub fn check_parameters(sources: &[Source], set: &Overrides) -> anyhow::Result<()> {
+    let scenarios = || {
+        sources.iter().filter_map(|source| match &source.kind {
+            SourceKind::Scenario { scenario, .. } => Some(scenario),
+            SourceKind::Sample | SourceKind::WalDir(_) => None,
+        })
+    };
+    for name in set.keys() {
+        if !scenarios().any(|scenario| scenario.parameters().contains_key(name)) {
+            let known: BTreeSet<&str> = scenarios().flat_map(|s| s.parameters().keys().map(String::as_str)).collect();
+            let known: Vec<&str> = known.into_iter().collect();
+            bail!(
+                "--set {}: no scenario that is played has this parameter; there are: {}",
+                service_kit::printable(name),
+                known.join(", ")
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Every scenario that has a sweep once for each of its points.
+///
+/// # Errors
+/// A sweep has too many points, or sets seeds although one was asked for.
+pub fn sweep(sources: Vec<Source>, seed: Option<u64>) -> anyhow::Result<Vec<Source>> {
+    let mut all = Vec::new();
+    for source in sources {
+        let SourceKind::Scenario { scenario, file, .. } = &source.kind else {
+            all.push(source);
+            continue;
+        };
+        let points = scenario.sweep()?;
+        if points.len() == 1 {
+            all.push(source);
+            continue;
+        }
+        if seed.is_some() && points.iter().any(|point| point.seed != scenario.seed()) {
+            bail!("--seed is not for {}, whose sweep sets seeds", source.name);
+        }
+        for (index, point) in points.into_iter().enumerate() {
+            let (scenario, file) = (scenario.clone(), file.clone());
+            let kind = SourceKind::Scenario { scenario, file, point: Some(point) };
+            all.push(Source { name: format!("{}@{}", source.name, index + 1), kind });
+        }
+    }
+    Ok(all)
 }
 
 /// A name for a path's source: its last part, made plain.

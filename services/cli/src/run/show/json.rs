@@ -27,6 +27,8 @@ fn lines(source: &SourceReport, timed: &SourceTimings) -> serde_json::Result<Vec
         "kind": "source",
         "source": name,
         "about": source.about,
+        "seed": source.seed,
+        "parameters": source.parameters,
         "scale": source.scale,
         "version": source.wal.version,
         "records": source.wal.records,
