@@ -11,6 +11,7 @@
 //! Reading order: [`scenario`], [`engine`], [`catalog`], `backend`, `ddl`.
 
 mod backend;
+mod backend_numbers;
 pub mod catalog;
 pub mod clock;
 pub mod consumer;

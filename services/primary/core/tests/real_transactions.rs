@@ -273,3 +273,45 @@ fn index_entries_and_sequence_values() {
         }
     }
 }
+
+/// The table of the recording's steps with temporary tables.
+const TEMP: &str = "{ create_table = { table = 'tt', columns = ['id int', 'b text'], temporary = true } }";
+
+/// All steps with temporary tables, in one run of two sessions, by their names.
+#[test]
+fn temporary_tables() {
+    let (commit, insert) = ("{ commit = {} }", |table: &str| format!("{{ insert = {{ table = '{table}' }} }}"));
+    let create = |table: &str, columns: &str, more: &str| {
+        format!("{{ create_table = {{ table = '{table}', columns = [{columns}], temporary = true{more} }} }}")
+    };
+    let drop = |table: &str| format!("{{ drop_table = {{ table = '{table}' }} }}");
+    let steps = [
+        ("temp_first", TEMP.to_owned()),
+        ("temp_insert", insert("tt")),
+        ("temp_second", create("tt2", "'id serial primary key', 'a int'", "")),
+        ("temp_drop", drop("tt2")),
+        ("temp_on_commit", format!("{}, {}", create("tt3", "'a int'", ", on_commit = 'drop'"), insert("tt3"))),
+        ("temp_both", format!("{}, {INSERT}, {}, {}", create("tt4", "'a int'", ""), insert("tt4"), drop("tt4"))),
+        ("temp_rollback", format!("{}, {}, {{ rollback = {{}} }}", create("tt5", "'a int'", ""), insert("tt5"))),
+        ("temp_truncate", "{ truncate = { table = 'tt' } }".to_owned()),
+        ("temp_index", "{ create_index = { table = 'tt', column = 'id' } }".to_owned()),
+    ];
+    let first: Vec<String> = steps.iter().map(|(_, does)| format!("{STEP}, {does}, {commit}")).collect();
+    let first = format!("{}, {STEP}", first.join(", "));
+    let actors = [
+        actor("a", "after = ['setup']\nconnects = 'per transaction'", &first),
+        actor("b", "after = ['a']", &format!("{STEP}, {TEMP}, {commit}, {STEP}")),
+        actor("c", "after = ['b']", STEP),
+    ];
+    let names: Vec<&str> = steps.iter().map(|(name, _)| *name).chain(["temp_exit", "temp_again", "temp_again_exit"]).collect();
+    for version in PgVersion::ALL {
+        let ours = run_steps(version, &actors.concat());
+        let real = Recorded::read(version);
+        assert_eq!(ours.len(), names.len() + 1);
+        for (ours, step) in ours.iter().zip(&names) {
+            compare(&format!("PostgreSQL {version}, {step}"), &Lines::of(ours.iter()), &Lines::of(real.steps(&[step]).iter()));
+        }
+        assert!(real.steps(&["temp_only", "temp_only_exit"]).iter().all(|r| Lines::of([r].into_iter()).is_empty()));
+        assert!(Lines::of(ours[names.len()].iter()).is_empty(), "a session without temporary tables leaves without a word");
+    }
+}

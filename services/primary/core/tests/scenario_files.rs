@@ -85,6 +85,16 @@ fn errors_say_where_and_what_would_be_right() {
             "inside a transaction",
         ),
         ("steps = [{", "steps = [{ rollback = { to = \"a\" } }, {", 15, 25, "there is no key 'to'"),
+        ("every =", "connects = \"twice\"\nevery =", 14, 12, "'twice' is unknown here"),
+        ("every =", "connects = 2\nevery =", 14, 12, "a whole number where a text or a table belongs"),
+        ("every =", "connects = { every = 0 }\nevery =", 14, 12, "1 to 100000000"),
+        (
+            "steps = [{",
+            "steps = [{ create_table = { table = \"u\", columns = [\"a int\"], on_commit = \"drop\" } }, {",
+            15,
+            10,
+            "say 'temporary = true'",
+        ),
         ("every =", "origin = 65535\nevery =", 14, 10, "1 to 65534"),
         ("every =", "after = [\"b\"]\nevery =", 14, 10, "no actor above is named 'b'"),
         ("name = \"a\"", "name = \"a\u{1b}[31m\"", 12, 0, ""),
@@ -147,7 +157,8 @@ fn every_file_in_the_folder_ships() {
 #[test]
 fn more_sessions_than_connections_are_refused() {
     let error = error("transactions = 2", "sessions = 101\ntransactions = 2");
-    assert!(error.message.contains("max_connections = 100"), "{error}");
+    assert!(error.message.contains("actor 'a' 101 sessions are more than max_connections = 100: raise it"), "{error}");
+    assert_eq!((error.line, error.column), (12, 8), "the actor's name");
 }
 
 #[test]

@@ -59,8 +59,10 @@ impl Backend<'_> {
         };
         let body = RecordBody::Commit(Box::new(with_commit_flags(record)));
         let placed = self.insert(&body)?;
+        let mut rows = top.rows.clone();
+        rows.retain(|row| !self.cluster.catalog.is_temp_file(row.filenode));
         self.cluster.after_commit(self.xact.session, &top);
-        Ok(Ended { committed: true, xid: top.xid, subxids, messages: count, rows: top.rows, placed: Some(placed) })
+        Ok(Ended { committed: true, xid: top.xid, subxids, messages: count, rows, placed: Some(placed) })
     }
 
     /// `write_relmap_file`: where mapped catalogs and indexes are from now on.
@@ -91,6 +93,7 @@ impl Backend<'_> {
         while self.xact.levels.len() > 1 {
             self.release_top();
         }
+        self.drop_on_commit()?;
         Ok(std::mem::take(self.xact.level()))
     }
 
@@ -175,7 +178,7 @@ impl Backend<'_> {
             db: DATABASE,
             spc: Oid::DEFAULT_TABLESPACE,
             subxids: top.children.clone(),
-            dropped_locators: newest_first(&top.drop_at_commit),
+            dropped_locators: self.cluster.logged_newest_first(&top.drop_at_commit),
             origin: self.told_origin(),
             ..CommitRecord::default()
         }
@@ -186,7 +189,7 @@ impl Backend<'_> {
         AbortRecord {
             time: self.now,
             subxids: level.children.clone(),
-            dropped_locators: newest_first(&level.drop_at_abort),
+            dropped_locators: self.cluster.logged_newest_first(&level.drop_at_abort),
             origin: self.told_origin().filter(|_| self.cluster.catalog.traits.abort_tells_origin),
             ..AbortRecord::default()
         }

@@ -13,6 +13,7 @@
 //! | `catalog_change` | rows of catalogs and the messages that follow |
 //! | `end` | commit, abort, savepoints |
 //! | `prepared` | PREPARE TRANSACTION, COMMIT PREPARED, ROLLBACK PREPARED |
+//! | `temp` | temporary schemas, what becomes of temporary tables |
 //! | `vacuum`, `analyze` | VACUUM, ANALYZE |
 //!
 //! Differences from PostgreSQL: no page images are written, and no records of catalogs' indexes (no decoder or standby path that we
@@ -22,6 +23,7 @@ mod analyze;
 mod catalog_change;
 mod end;
 mod prepared;
+mod temp;
 mod vacuum;
 mod vacuum_traits;
 
@@ -30,6 +32,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use pg_types::record::{AssignmentRecord, StandbyLock};
 use pg_types::{Oid, RecordBody, Tid, Timestamp, Xid};
 
+use crate::backend_numbers::BackendNumbers;
 use crate::catalog::{Catalog, DATABASE, Relation, TupleId};
 use crate::error::PrimaryError;
 use crate::proc_array::ProcArray;
@@ -65,6 +68,8 @@ pub(crate) struct Cluster {
     pub(crate) statistics: BTreeMap<(Oid, i16), TupleId>,
     /// The oldest xid that consumers of the log still need to see as running; invalid if they need none.
     pub(crate) consumers_xmin: Xid,
+    /// Which backend each session is.
+    pub(crate) backends: BackendNumbers,
     /// Relations that running and prepared transactions hold an AccessExclusive lock on, by slot of the proc array.
     pub(crate) exclusive_locks: BTreeMap<usize, BTreeSet<Oid>>,
 }
@@ -111,6 +116,7 @@ impl Cluster {
             sequence_values: BTreeMap::new(),
             statistics: BTreeMap::new(),
             consumers_xmin: Xid::INVALID,
+            backends: BackendNumbers::default(),
             exclusive_locks: BTreeMap::new(),
         }
     }
@@ -154,7 +160,13 @@ impl Backend<'_> {
     }
 
     /// Inserts a record with whatever xid there is (`XLogInsert`). The first record of a subtransaction tells the top-level xid.
+    /// What is in a temporary relation's file is not logged (`RelationNeedsWAL`).
     pub(crate) fn insert(&mut self, body: &RecordBody) -> Result<Placed> {
+        if self.cluster.is_about_temp_file(body) {
+            self.xact.used_temp = true;
+            let here = self.sink.next_lsn();
+            return Ok(Placed { start: here, end: here });
+        }
         let (top_xid, xid) = (self.xact.top_xid(), self.xact.current_xid());
         let is_sub = self.xact.levels.len() > 1;
         let tells_top = self.cluster.catalog.traits.logs_command_messages;
@@ -205,6 +217,7 @@ impl Backend<'_> {
     pub(crate) fn log_access_exclusive_lock(&mut self, rel: Oid) -> Result<()> {
         let xid = self.xid()?;
         self.xact.access_exclusive = true;
+        self.xact.used_temp |= self.cluster.catalog.relation(rel).is_some_and(|relation| relation.temporary);
         if !self.cluster.exclusive_locks.entry(self.xact.session).or_default().insert(rel) {
             return Ok(());
         }

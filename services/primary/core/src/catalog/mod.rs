@@ -22,7 +22,7 @@ pub use dependency::{Dependency, DependencyType, ObjectAddress};
 pub use heap_file::HeapFile;
 pub(crate) use heap_file::{PageScan, Pruned};
 pub use relation::{
-    Attribute, Constraint, IndexInfo, RelKind, RelStats, Relation, ReplicaIdentity, TableRows, Trigger, TupleId,
+    Attribute, Constraint, IndexInfo, OnCommit, RelKind, RelStats, Relation, ReplicaIdentity, TableRows, Trigger, TupleId,
 };
 pub(crate) use system::{is_mapped, is_system};
 pub use traits::CatalogTraits;
@@ -80,12 +80,14 @@ pub struct Catalog {
     objects: BTreeMap<(Oid, Arc<str>), Oid>,
     /// All relations by oid.
     relations: BTreeMap<Oid, Relation>,
-    /// Their names.
-    names: BTreeMap<Arc<str>, Oid>,
+    /// Their names: those of temporary relations by schema, all others under the invalid one.
+    names: BTreeMap<Oid, BTreeMap<Arc<str>, Oid>>,
     /// Heaps by file number; a catalog's number is its oid.
     heaps: BTreeMap<u32, HeapFile>,
     /// Rows of user tables by file number.
     rows: BTreeMap<u32, TableRows>,
+    /// Files of temporary relations: nothing in them is logged.
+    temp_files: BTreeSet<u32>,
     /// The next object id.
     pub next_oid: Oid,
 }
@@ -105,6 +107,7 @@ impl Catalog {
             names: BTreeMap::new(),
             heaps: BTreeMap::new(),
             rows: BTreeMap::new(),
+            temp_files: BTreeSet::new(),
             next_oid: Oid::FIRST_NORMAL,
         };
         catalog.add_system_catalogs();
@@ -181,10 +184,27 @@ impl Catalog {
         self.relations.get(&oid)
     }
 
-    /// A relation of schema public by name.
+    /// A relation by name that is not temporary.
     #[must_use]
     pub fn relation_named(&self, name: &str) -> Option<&Relation> {
-        self.names.get(name).and_then(|oid| self.relations.get(oid))
+        self.relation_in(Oid::INVALID, name)
+    }
+
+    /// A relation by name in the temporary schema of a session; the invalid one for all that are not temporary.
+    #[must_use]
+    pub fn relation_in(&self, temp_namespace: Oid, name: &str) -> Option<&Relation> {
+        self.names.get(&temp_namespace)?.get(name).and_then(|oid| self.relations.get(oid))
+    }
+
+    /// Relations in a temporary schema, by name.
+    pub(crate) fn relations_in(&self, temp_namespace: Oid) -> impl Iterator<Item = &Relation> {
+        let names = self.names.get(&temp_namespace).into_iter();
+        names.flat_map(BTreeMap::values).filter_map(|oid| self.relations.get(oid))
+    }
+
+    /// Whether any session has temporary relations.
+    pub(crate) fn has_temp_relations(&self) -> bool {
+        self.names.keys().next_back().is_some_and(|namespace| namespace.is_valid())
     }
 
     /// All relations that are not the system's, by oid.
@@ -194,19 +214,24 @@ impl Catalog {
 
     /// Replaces a relation; the one before comes back.
     pub(crate) fn replace_relation(&mut self, oid: Oid, now: Option<Relation>) -> Option<Box<Relation>> {
-        let name = now.as_ref().map(|relation| Arc::clone(&relation.name));
+        let name = now.as_ref().map(name_of);
         let before = match now {
             Some(relation) => self.relations.insert(oid, relation),
             None => self.relations.remove(&oid),
         };
-        if let Some(before) = before.as_ref().filter(|before| Some(&before.name) != name.as_ref()) {
+        if let Some((namespace, old)) = before.as_ref().map(name_of).filter(|before| Some(before) != name.as_ref())
+            && let Some(names) = self.names.get_mut(&namespace)
+        {
             // A new owner of the name may have come already.
-            if self.names.get(&before.name) == Some(&oid) {
-                self.names.remove(&before.name);
+            if names.get(&old) == Some(&oid) {
+                names.remove(&old);
+            }
+            if names.is_empty() {
+                self.names.remove(&namespace);
             }
         }
-        if let Some(name) = name {
-            self.names.insert(name, oid);
+        if let Some((namespace, name)) = name {
+            self.names.entry(namespace).or_default().insert(name, oid);
         }
         before.map(Box::new)
     }
@@ -270,8 +295,25 @@ impl Catalog {
 
     /// Forgets a dropped file.
     pub(crate) fn drop_file(&mut self, filenode: u32) {
+        self.empty_file(filenode);
+        self.temp_files.remove(&filenode);
+    }
+
+    /// Forgets what is in a file.
+    pub(crate) fn empty_file(&mut self, filenode: u32) {
         self.heaps.remove(&filenode);
         self.rows.remove(&filenode);
+    }
+
+    /// A new file is a temporary relation's.
+    pub(crate) fn note_temp_file(&mut self, filenode: u32) {
+        self.temp_files.insert(filenode);
+    }
+
+    /// Whether a file is a temporary relation's.
+    #[must_use]
+    pub fn is_temp_file(&self, filenode: u32) -> bool {
+        self.temp_files.contains(&filenode)
     }
 
     /// Takes the next object id, skipping the reserved ones at wraparound.
@@ -292,29 +334,42 @@ impl Catalog {
                         oid: u32,
                         file: u32,
                         shared: bool,
-                        (kind, identity): (char, ReplicaIdentity),
+                        (kind, persistence, identity): (char, char, ReplicaIdentity),
                         nsp: &str,
                         toast: u32| {
             let spc = if shared { 1664 } else { 0 };
             let (flag, identity) = (if shared { 't' } else { 'f' }, identity.letter());
             let file_or_none = if file == 0 { String::new() } else { file.to_string() };
             // Writing to a string cannot fail.
-            let _ =
-                writeln!(csv, "{},{oid},{file},{spc},{nsp},{kind},p,{flag},{identity},{toast},{file_or_none}", quoted(name));
+            let _ = writeln!(
+                csv,
+                "{},{oid},{file},{spc},{nsp},{kind},{persistence},{flag},{identity},{toast},{file_or_none}",
+                quoted(name)
+            );
         };
         for (name, oid) in catalog::NAMES {
             let identity = ReplicaIdentity::Nothing;
-            line(name, oid.0, self.file_of(oid), catalog::is_shared(oid), ('r', identity), "pg_catalog", 0);
+            line(name, oid.0, self.file_of(oid), catalog::is_shared(oid), ('r', 'p', identity), "pg_catalog", 0);
         }
         for relation in self.relations() {
-            let nsp = if relation.namespace == PG_TOAST { "pg_toast" } else { "public" };
+            let nsp = match (relation.kind, relation.temporary) {
+                (RelKind::Toast, true) => "pg_toast_temp",
+                (_, true) => "pg_temp",
+                _ if relation.namespace == PG_TOAST => "pg_toast",
+                _ => "public",
+            };
             let toast = relation.toast.map_or(0, |oid| oid.0);
             let identity = if relation.kind.is_table() { relation.replica_identity } else { ReplicaIdentity::Nothing };
-            let kind = (relation.kind.letter(), identity);
+            let kind = (relation.kind.letter(), if relation.temporary { 't' } else { 'p' }, identity);
             line(&relation.name, relation.oid.0, relation.filenode, false, kind, nsp, toast);
         }
         csv
     }
+}
+
+/// What a relation is found by: its name among those of its temporary schema, or among all that are not temporary.
+fn name_of(relation: &Relation) -> (Oid, Arc<str>) {
+    (if relation.temporary { relation.namespace } else { Oid::INVALID }, Arc::clone(&relation.name))
 }
 
 /// A csv field, quoted if it must be.

@@ -161,6 +161,16 @@ pub struct IndexInfo {
     pub clustered: bool,
 }
 
+/// What becomes of a temporary table when the transaction commits (`OnCommitAction`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnCommit {
+    /// Nothing.
+    #[default]
+    PreserveRows,
+    /// It is dropped.
+    Drop,
+}
+
 /// One relation.
 #[derive(Clone, Debug)]
 pub struct Relation {
@@ -170,6 +180,10 @@ pub struct Relation {
     pub name: Arc<str>,
     /// Its schema.
     pub namespace: Oid,
+    /// It is a session's own, in its temporary schema: what is in its file is not logged (`RELPERSISTENCE_TEMP`).
+    pub temporary: bool,
+    /// What becomes of it at commit, if it is temporary.
+    pub on_commit: OnCommit,
     /// What it is.
     pub kind: RelKind,
     /// Its file, 0 if it has none.

@@ -10,7 +10,8 @@
 use pg_types::{CommandId, Oid, Xid, catalog};
 
 use super::{
-    Attribute, Catalog, CatalogTuple, Datum, IndexInfo, PG_CATALOG, RelKind, RelStats, Relation, ReplicaIdentity, StoredTuple,
+    Attribute, Catalog, CatalogTuple, Datum, IndexInfo, OnCommit, PG_CATALOG, RelKind, RelStats, Relation, ReplicaIdentity,
+    StoredTuple,
 };
 
 /// An index of a catalog.
@@ -136,6 +137,8 @@ impl Catalog {
             oid,
             name: name.into(),
             namespace: PG_CATALOG,
+            temporary: false,
+            on_commit: OnCommit::default(),
             kind,
             filenode: oid.0,
             toast: None,

@@ -46,6 +46,9 @@ pub struct CatalogTraits {
     pub toast_inserts_told: bool,
     /// Abort records tell a replicated transaction's origin (16 and later), not only those of prepared transactions.
     pub abort_tells_origin: bool,
+    /// The number that a new backend gets, and its temporary schemas with it, is the one that was free for longest (17 and later),
+    /// not the lowest free one.
+    pub backend_numbers_in_turn: bool,
 }
 
 /// PostgreSQL 13.
@@ -69,6 +72,7 @@ const V13: CatalogTraits = CatalogTraits {
     checkpoint_redo: false,
     toast_inserts_told: false,
     abort_tells_origin: false,
+    backend_numbers_in_turn: false,
 };
 
 /// PostgreSQL 14.
@@ -105,6 +109,7 @@ const V16: CatalogTraits = CatalogTraits {
 const V17: CatalogTraits = CatalogTraits {
     version: PgVersion::V17,
     toast_index_first: true,
+    backend_numbers_in_turn: true,
     checkpoint_redo: true,
     matview_filled_by_refresh: true,
     ..V16

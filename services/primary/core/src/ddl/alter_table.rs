@@ -12,7 +12,7 @@ use crate::catalog::{Datum, DependencyType, ObjectAddress, RelKind, ReplicaIdent
 impl Backend<'_> {
     /// RENAME of a table, index, view or sequence: its types are renamed with it. An index locks nobody out.
     pub(crate) fn rename_relation(&mut self, rel: Oid, to: &Arc<str>) -> Result<()> {
-        self.check_new_name(to)?;
+        self.check_new_name(self.relation(rel)?.namespace, to)?;
         if self.relation(rel)?.kind != RelKind::Index {
             self.log_access_exclusive_lock(rel)?;
         }

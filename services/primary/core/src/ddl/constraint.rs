@@ -48,6 +48,8 @@ impl Backend<'_> {
     /// ADD FOREIGN KEY from one column to another table's primary key: two triggers there, two here. Nobody is locked out of
     /// reading.
     pub(crate) fn add_foreign_key(&mut self, table: Oid, name: &Arc<str>, column: &str, references: Oid) -> Result<()> {
+        self.refuse_temporary(table, "foreign keys of temporary tables are not modelled")?;
+        self.refuse_temporary(references, "a permanent table cannot refer to it")?;
         self.check_new_constraint(table, name)?;
         let attnum = self.attnum(table, column)?;
         let key = self.primary_key_of(references)?;

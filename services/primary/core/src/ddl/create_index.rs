@@ -9,8 +9,7 @@ use super::heap::plain_attribute;
 use super::rows;
 use crate::backend::{Backend, Result, StatementError};
 use crate::catalog::{
-    Constraint, DependencyType, IndexInfo, ObjectAddress, PG_TOAST, PUBLIC, RelKind, RelStats, Relation, ReplicaIdentity,
-    is_system,
+    Constraint, DependencyType, IndexInfo, ObjectAddress, OnCommit, RelKind, RelStats, Relation, ReplicaIdentity, is_system,
 };
 
 /// What one new index is made of.
@@ -46,8 +45,8 @@ const EMPTY_INDEX_PAGES: u32 = 1;
 impl Backend<'_> {
     /// CREATE INDEX on one column. Gives the index's oid.
     pub(crate) fn create_index(&mut self, table: Oid, name: &Arc<str>, column: &str, unique: bool) -> Result<Oid> {
-        self.check_new_name(name)?;
         let relation = self.relation(table)?;
+        self.check_new_name(relation.namespace, name)?;
         if !matches!(relation.kind, RelKind::Table | RelKind::MaterializedView) {
             return Err(StatementError::Refused(format!("'{}' is no plain table", relation.name)));
         }
@@ -118,9 +117,9 @@ impl Backend<'_> {
     /// `index_create` up to the build.
     fn store_index(&mut self, new: &NewIndex<'_>) -> Result<()> {
         let (filenode, table) = (new.oid.0, new.info.table);
-        self.create_storage(filenode)?;
+        let (namespace, temporary) = (self.relation(table)?.namespace, self.relation(table)?.temporary);
+        self.create_storage(filenode, temporary)?;
         self.log_access_exclusive_lock(new.oid)?;
-        let namespace = if new.purpose == Purpose::Toast { PG_TOAST } else { PUBLIC };
         let class_row = self.catalog_insert(rows::class(new.oid, &new.name, namespace, filenode))?;
         let attributes = (1..).zip(new.columns).map(|(attnum, name)| rows::attribute(new.oid, name, attnum)).collect();
         self.catalog_multi_insert(attributes)?;
@@ -136,6 +135,8 @@ impl Backend<'_> {
             oid: new.oid,
             name: Arc::clone(&new.name),
             namespace,
+            temporary,
+            on_commit: OnCommit::default(),
             kind: RelKind::Index,
             filenode,
             toast: None,

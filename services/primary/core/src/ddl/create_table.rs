@@ -10,7 +10,7 @@ use super::column::Column;
 use super::heap::NewRelation;
 use super::rows;
 use crate::backend::{Backend, Result, StatementError};
-use crate::catalog::{Attribute, Constraint, DependencyType, ObjectAddress, PUBLIC, RelKind};
+use crate::catalog::{Attribute, Constraint, DependencyType, ObjectAddress, OnCommit, PUBLIC, RelKind};
 
 /// What CREATE TABLE is told.
 #[derive(Clone, Debug)]
@@ -25,14 +25,20 @@ pub(crate) struct TableSpec {
     pub(crate) partitioned: bool,
     /// Bytes of a row in a record, if not what its columns take.
     pub(crate) row_len: Option<u32>,
+    /// It is temporary, and this becomes of it at commit.
+    pub(crate) temporary: Option<OnCommit>,
 }
 
 impl Backend<'_> {
     /// CREATE TABLE, with everything that it brings along. Gives the table's oid.
     pub(crate) fn create_table(&mut self, spec: &TableSpec) -> Result<Oid> {
-        self.check_new_name(&spec.name)?;
-        let sequences = self.create_sequences(spec)?;
-        let table = self.create_heap(spec)?;
+        let namespace = if spec.temporary.is_some() { self.access_temp_namespace()? } else { PUBLIC };
+        if spec.temporary.is_some() && (spec.partitioned || spec.parent.is_some()) {
+            return Err(StatementError::Refused("a temporary table cannot be partitioned or a partition here".to_owned()));
+        }
+        self.check_new_name(namespace, &spec.name)?;
+        let sequences = self.create_sequences(spec, namespace)?;
+        let table = self.create_heap(spec, namespace)?;
         if let Some(parent) = spec.parent {
             self.store_partition_bound(table, parent)?;
         }
@@ -53,24 +59,27 @@ impl Backend<'_> {
         Ok(table)
     }
 
-    /// A relation's name must be new.
-    pub(super) fn check_new_name(&self, name: &str) -> Result<()> {
-        match self.cluster.catalog.relation_named(name) {
+    /// A relation's name must be new in its schema.
+    pub(super) fn check_new_name(&self, namespace: Oid, name: &str) -> Result<()> {
+        let temp_namespace = if self.is_temp_namespace(namespace) { namespace } else { Oid::INVALID };
+        match self.cluster.catalog.relation_in(temp_namespace, name) {
             Some(_) => Err(StatementError::Refused(format!("relation '{name}' is there already"))),
             None => Ok(()),
         }
     }
 
     /// A sequence for each serial column, made before the table.
-    fn create_sequences(&mut self, spec: &TableSpec) -> Result<Vec<(Oid, i16)>> {
+    fn create_sequences(&mut self, spec: &TableSpec, namespace: Oid) -> Result<Vec<(Oid, i16)>> {
         let serial = attnums(spec).filter(|(_, column)| column.serial);
-        let sequences = serial
-            .map(|(attnum, column)| Ok((self.create_sequence(&format!("{}_{}_seq", spec.name, column.name).into())?, attnum)));
+        let sequences = serial.map(|(attnum, column)| {
+            let name = format!("{}_{}_seq", spec.name, column.name).into();
+            Ok((self.create_sequence(namespace, &name)?, attnum))
+        });
         sequences.collect()
     }
 
     /// The table itself: types, pg_class, pg_attribute, its dependency on the schema.
-    fn create_heap(&mut self, spec: &TableSpec) -> Result<Oid> {
+    fn create_heap(&mut self, spec: &TableSpec, namespace: Oid) -> Result<Oid> {
         if let Some(parent) = spec.parent {
             self.log_access_exclusive_lock(parent)?;
         }
@@ -78,14 +87,10 @@ impl Backend<'_> {
         let columns: Vec<Attribute> = spec.columns.iter().map(Column::attribute).collect();
         let kind = if spec.partitioned { RelKind::Partitioned } else { RelKind::Table };
         let row_len = spec.row_len.unwrap_or_else(|| Column::row_len(&spec.columns));
-        self.create_relation(&NewRelation {
-            oid,
-            name: Arc::clone(&spec.name),
-            namespace: PUBLIC,
-            kind,
-            columns: &columns,
-            row_len,
-        })?;
+        self.create_relation(&NewRelation { oid, name: Arc::clone(&spec.name), namespace, kind, columns: &columns, row_len })?;
+        if let Some(on_commit) = spec.temporary {
+            self.change_relation(oid, |table| table.on_commit = on_commit)?;
+        }
         self.command_counter_increment()?;
         Ok(oid)
     }

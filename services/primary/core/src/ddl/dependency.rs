@@ -77,6 +77,18 @@ impl Backend<'_> {
         found.targets.iter().try_for_each(|object| self.delete_one_object(*object))
     }
 
+    /// `performMultipleDeletions` of what the server itself wants to go, with everything that depends on it.
+    pub(crate) fn perform_cascading_deletions(&mut self, objects: &[ObjectAddress]) -> Result<()> {
+        self.perform_multiple_deletions(objects, DropBehavior::Cascade)
+    }
+
+    /// `performDeletion` of everything that depends on an object, which stays (`PERFORM_DELETION_SKIP_ORIGINAL`).
+    pub(crate) fn delete_contents(&mut self, object: ObjectAddress) -> Result<()> {
+        let mut found = Found::default();
+        self.find_dependent_objects(object, &mut found)?;
+        found.targets.iter().filter(|target| **target != object).try_for_each(|target| self.delete_one_object(*target))
+    }
+
     /// An object that is part of another can only go with it.
     fn check_not_owned(&self, object: ObjectAddress) -> Result<()> {
         let owner = self

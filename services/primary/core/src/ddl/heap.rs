@@ -9,7 +9,7 @@ use pg_types::{Oid, RecordBody, catalog};
 use super::rows;
 use crate::backend::{Backend, Result};
 use crate::catalog::{
-    Attribute, CatalogTuple, DependencyType, ObjectAddress, PG_CATALOG, PG_TOAST, RelKind, RelStats, Relation, ReplicaIdentity,
+    Attribute, CatalogTuple, DependencyType, ObjectAddress, OnCommit, PG_CATALOG, RelKind, RelStats, Relation, ReplicaIdentity,
     user_locator,
 };
 
@@ -42,14 +42,15 @@ impl Backend<'_> {
     pub(super) fn create_relation(&mut self, new: &NewRelation<'_>) -> Result<()> {
         self.log_access_exclusive_lock(new.oid)?;
         let filenode = if new.kind.has_storage() { new.oid.0 } else { 0 };
+        let temporary = self.is_temp_namespace(new.namespace);
         if new.kind.has_storage() {
-            self.create_storage(filenode)?;
+            self.create_storage(filenode, temporary)?;
         }
         self.create_row_types(new)?;
         let class_row = self.catalog_insert(rows::class(new.oid, &new.name, new.namespace, filenode))?;
         self.insert_attributes(new.oid, new.columns, new.kind)?;
         // The system's schemas are pinned: nothing need say that they are depended on.
-        if !matches!(new.namespace, PG_CATALOG | PG_TOAST) && new.kind != RelKind::CompositeType {
+        if new.namespace != PG_CATALOG && !matches!(new.kind, RelKind::CompositeType | RelKind::Toast) {
             let schema = ObjectAddress::new(catalog::NAMESPACE, new.namespace);
             self.depend(ObjectAddress::relation(new.oid), schema, DependencyType::Normal)?;
         }
@@ -57,6 +58,8 @@ impl Backend<'_> {
             oid: new.oid,
             name: Arc::clone(&new.name),
             namespace: new.namespace,
+            temporary,
+            on_commit: OnCommit::default(),
             kind: new.kind,
             filenode,
             toast: None,
@@ -130,7 +133,7 @@ impl Backend<'_> {
         let new = NewRelation {
             oid: toast,
             name: format!("pg_toast_{owner}").into(),
-            namespace: PG_TOAST,
+            namespace: self.toast_namespace_of(owner)?,
             kind: RelKind::Toast,
             columns: &columns,
             row_len: TOAST_ROW_LEN,
@@ -162,8 +165,12 @@ impl Backend<'_> {
     }
 
     /// `RelationCreateStorage`: a new file, which goes if the transaction aborts. It needs no xid.
-    pub(super) fn create_storage(&mut self, filenode: u32) -> Result<()> {
+    /// That of a temporary relation is not logged.
+    pub(super) fn create_storage(&mut self, filenode: u32, temporary: bool) -> Result<()> {
         let target = user_locator(filenode);
+        if temporary {
+            self.cluster.catalog.note_temp_file(filenode);
+        }
         self.insert(&RecordBody::SmgrCreate { target, fork: 0 })?;
         self.xact.level().drop_at_abort.push(target);
         Ok(())

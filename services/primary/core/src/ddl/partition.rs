@@ -8,6 +8,7 @@ use crate::catalog::{ObjectAddress, RelKind};
 impl Backend<'_> {
     /// ATTACH PARTITION: the child's columns are inherited now, then the inheritance and the bound.
     pub(crate) fn attach_partition(&mut self, parent: Oid, child: Oid) -> Result<()> {
+        self.refuse_temporary(child, "it cannot become a partition of a permanent table")?;
         let (of, relation) = (self.relation(parent)?, self.relation(child)?);
         let same = of.columns.len() == relation.columns.len();
         if of.kind != RelKind::Partitioned || relation.kind != RelKind::Table || relation.parent.is_some() || !same {

@@ -148,6 +148,7 @@ impl Backend<'_> {
 
     /// `publication_add_relation`.
     fn publication_add_relation(&mut self, publication: Oid, table: Oid) -> Result<()> {
+        self.refuse_temporary(table, "it cannot be published")?;
         let relation = self.relation(table)?;
         if !relation.kind.is_table() || self.published(publication)?.iter().any(|(_, known)| *known == table) {
             return Err(StatementError::Refused(format!("'{}' is no table, or in the publication already", relation.name)));

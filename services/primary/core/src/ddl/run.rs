@@ -9,7 +9,7 @@ use super::object::{ColumnAction, ConstraintSpec, ObjectKind, ObjectStatement, P
 use super::publication::PublicationFor;
 use super::truncate::TruncateOptions;
 use crate::backend::{Backend, Result, StatementError};
-use crate::catalog::{ObjectAddress, RelKind};
+use crate::catalog::{ObjectAddress, PUBLIC, RelKind};
 use pg_types::catalog;
 
 /// What a statement did in words, and the relation that it made.
@@ -160,10 +160,11 @@ impl Backend<'_> {
                 done(format!("CREATE FUNCTION {name}"))
             }
             S::CreateSchema { name } => {
+                check_schema_name(name)?;
                 self.create_schema(name)?;
                 done(format!("CREATE SCHEMA {name}"))
             }
-            S::CreateSequence { name } => Ok((format!("CREATE SEQUENCE {name}"), Some(self.create_sequence(name)?))),
+            S::CreateSequence { name } => Ok((format!("CREATE SEQUENCE {name}"), Some(self.create_sequence(PUBLIC, name)?))),
             S::CreatePublication { name, tables, all_tables, schema } => {
                 let what = match (all_tables, schema) {
                     (true, _) => PublicationFor::AllTables,
@@ -231,7 +232,10 @@ impl Backend<'_> {
     fn run_rename(&mut self, what: ObjectKind, name: &Arc<str>, to: &Arc<str>) -> Result<Done> {
         match what {
             ObjectKind::Type => self.rename_type(name, to)?,
-            ObjectKind::Schema => self.rename_schema(name, to)?,
+            ObjectKind::Schema => {
+                check_schema_name(to)?;
+                self.rename_schema(name, to)?;
+            }
             ObjectKind::Publication => self.rename_publication(name, to)?,
             ObjectKind::Function => return Err(StatementError::Refused("a function cannot be renamed here".to_owned())),
             _ => {
@@ -272,7 +276,7 @@ impl Backend<'_> {
 
     /// A relation by name.
     fn named(&self, name: &str) -> Result<Oid> {
-        let found = self.cluster.catalog.relation_named(name).map(|relation| relation.oid);
+        let found = self.cluster.relation_seen(self.xact.session, name).map(|relation| relation.oid);
         found.ok_or_else(|| StatementError::Refused(format!("there is no relation named '{name}'")))
     }
 }
@@ -281,6 +285,14 @@ impl Backend<'_> {
 #[allow(clippy::unnecessary_wraps)] // Reads well behind the statement.
 fn done(what: String) -> Result<Done> {
     Ok((what, None))
+}
+
+/// `IsReservedName`: names of the system's schemas, temporary ones too.
+fn check_schema_name(name: &str) -> Result<()> {
+    if name.starts_with("pg_") {
+        return Err(StatementError::Refused(format!("the name '{name}' begins with 'pg_', as only the system's schemas do")));
+    }
+    Ok(())
 }
 
 /// What happens to dependents.

@@ -7,7 +7,7 @@ use pg_types::{Oid, catalog};
 use super::heap::{NewRelation, plain_attribute};
 use super::rows;
 use crate::backend::{Backend, Result};
-use crate::catalog::{DependencyType, ObjectAddress, PUBLIC, RelKind};
+use crate::catalog::{DependencyType, ObjectAddress, RelKind};
 
 /// Columns of a sequence.
 const SEQUENCE_COLUMNS: [&str; 3] = ["last_value", "log_cnt", "is_called"];
@@ -15,21 +15,14 @@ const SEQUENCE_COLUMNS: [&str; 3] = ["last_value", "log_cnt", "is_called"];
 const SEQUENCE_ROW_LEN: u32 = 30;
 
 impl Backend<'_> {
-    /// CREATE SEQUENCE. Gives its oid.
-    pub(crate) fn create_sequence(&mut self, name: &Arc<str>) -> Result<Oid> {
-        self.check_new_name(name)?;
+    /// CREATE SEQUENCE in a schema. Gives its oid.
+    pub(crate) fn create_sequence(&mut self, namespace: Oid, name: &Arc<str>) -> Result<Oid> {
+        self.check_new_name(namespace, name)?;
         let oid = self.new_oid()?;
         let columns = SEQUENCE_COLUMNS.map(plain_attribute);
         let name = Arc::clone(name);
         let kind = RelKind::Sequence;
-        self.create_relation(&NewRelation {
-            oid,
-            name,
-            namespace: PUBLIC,
-            kind,
-            columns: &columns,
-            row_len: SEQUENCE_ROW_LEN,
-        })?;
+        self.create_relation(&NewRelation { oid, name, namespace, kind, columns: &columns, row_len: SEQUENCE_ROW_LEN })?;
         self.command_counter_increment()?;
         self.catalog_insert(rows::sequence(oid))?;
         self.command_counter_increment()?;

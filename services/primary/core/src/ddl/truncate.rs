@@ -49,8 +49,11 @@ impl Backend<'_> {
             self.set_new_relfilenumber(sequence)?;
         }
         let (cascade, restart_seqs) = (options.cascade, options.restart_identity);
-        let record = TruncateRecord { db: DATABASE, cascade, restart_seqs, relids };
-        self.log(&RecordBody::Truncate(Box::new(record)))?;
+        relids.retain(|rel| self.relation(*rel).is_ok_and(|relation| !relation.temporary));
+        if !relids.is_empty() {
+            let record = TruncateRecord { db: DATABASE, cascade, restart_seqs, relids };
+            self.log(&RecordBody::Truncate(Box::new(record)))?;
+        }
         Ok(emptied)
     }
 
@@ -142,7 +145,7 @@ impl Backend<'_> {
     fn cut_file(&mut self, filenode: u32) -> Result<()> {
         let target = user_locator(filenode);
         self.insert(&RecordBody::SmgrTruncate { target, blocks: 0, flags: ALL_FORKS })?;
-        self.cluster.catalog.drop_file(filenode);
+        self.cluster.catalog.empty_file(filenode);
         self.xact.level().rows.retain(|row| row.filenode != filenode);
         Ok(())
     }
@@ -172,7 +175,8 @@ impl Backend<'_> {
     pub(super) fn set_new_relfilenumber(&mut self, rel: Oid) -> Result<()> {
         let filenode = self.new_oid()?.0;
         let class_row = self.relation(rel)?.class_row;
-        self.create_storage(filenode)?;
+        let temporary = self.relation(rel)?.temporary;
+        self.create_storage(filenode, temporary)?;
         self.drop_storage(rel)?;
         if is_mapped(rel) {
             self.invalidate_relcache(rel);

@@ -45,7 +45,7 @@ impl Backend<'_> {
     /// CREATE TYPE … AS (columns).
     pub(crate) fn create_composite_type(&mut self, name: &Arc<str>, columns: &[Column]) -> Result<()> {
         self.check_new_object(catalog::TYPE, "type", name)?;
-        self.check_new_name(name)?;
+        self.check_new_name(PUBLIC, name)?;
         let oid = self.new_oid()?;
         let attributes: Vec<Attribute> = columns.iter().map(Column::attribute).collect();
         let (kind, row_len) = (RelKind::CompositeType, Column::row_len(columns));

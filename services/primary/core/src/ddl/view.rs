@@ -85,7 +85,8 @@ impl Backend<'_> {
 
     /// The relation of a view.
     fn create_view_relation(&mut self, name: &Arc<str>, table: Oid, kind: RelKind) -> Result<Oid> {
-        self.check_new_name(name)?;
+        self.refuse_temporary(table, "views of temporary tables are not modelled")?;
+        self.check_new_name(PUBLIC, name)?;
         let (columns, row_len) = {
             let table = self.relation(table)?;
             let columns: Vec<Attribute> = table.columns.iter().filter(|column| !column.dropped).cloned().collect();

@@ -35,8 +35,11 @@ impl Backend<'_> {
         if relation.kind != RelKind::Sequence {
             return Err(StatementError::Refused(format!("'{}' is no sequence", relation.name)));
         }
-        let target = user_locator(relation.filenode);
+        let (target, temporary) = (user_locator(relation.filenode), relation.temporary);
         self.xact.command_id_used = true;
+        if temporary {
+            return Ok(());
+        }
         for _ in 0..times {
             let reserved = self.cluster.sequence_values.entry(sequence).or_default();
             if *reserved > 0 {

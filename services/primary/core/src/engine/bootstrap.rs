@@ -3,6 +3,7 @@
 use pg_types::{FullXid, PgVersion, Timestamp};
 
 use crate::backend::{Backend, Cluster, Result};
+use crate::backend_numbers::BackendNumbers;
 use crate::catalog::{Catalog, CatalogTraits};
 use crate::ddl::create_table::TableSpec;
 use crate::error::PrimaryError;
@@ -36,6 +37,7 @@ pub(super) fn bootstrap(
     }
     let next_xid = from.map_or(FullXid(plan.server.first_xid), |from| from.next_xid);
     let mut cluster = Cluster::new(cluster.catalog, ProcArray::new(next_xid));
+    cluster.backends = BackendNumbers::new(plan.server.max_connections, cluster.catalog.traits.backend_numbers_in_turn);
     cluster.twophase = TwoPhaseState::new(plan.server.max_prepared_transactions);
     Ok(cluster)
 }
@@ -50,6 +52,7 @@ fn make(cluster: &mut Cluster, plan: &TablePlan, index: u64) -> Result<()> {
         parent: None,
         partitioned: plan.partitions.is_some(),
         row_len: plan.row_len,
+        temporary: None,
     };
     let table = silently(cluster, |backend| backend.create_table(&spec))?;
     let Some(partitions) = plan.partitions else {

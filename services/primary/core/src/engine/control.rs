@@ -156,7 +156,7 @@ impl Running {
 
 impl Context<'_> {
     /// What happened.
-    fn truth(&self, end: TransactionEnd, ended: &Ended, xact: &Transaction) -> Box<TransactionTruth> {
+    pub(super) fn truth(&self, end: TransactionEnd, ended: &Ended, xact: &Transaction) -> Box<TransactionTruth> {
         Box::new(TransactionTruth {
             actor: self.plan.name.clone(),
             end,

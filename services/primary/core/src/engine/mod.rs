@@ -18,6 +18,7 @@
 mod background;
 mod barrier;
 mod bootstrap;
+mod connection;
 mod control;
 mod early_end;
 mod locks;
@@ -375,6 +376,9 @@ impl Engine {
     ) -> Result<Step, PrimaryError> {
         self.active -= 1;
         let actor = self.sessions[index].actor;
+        if self.leaves(index) {
+            return self.run_disconnect(index, now, sink);
+        }
         if self.sessions[index].is_over(&self.plan, self.elapsed_us) {
             self.session_finished(actor, rng);
             return Ok(Step::Worked);
@@ -385,6 +389,7 @@ impl Engine {
             self.schedule(due, Event::Session(index));
             return Ok(Step::Worked);
         }
+        self.connect(index)?;
         let mut sink = CountingSink { inner: sink, summary: &mut self.summary, tally: &mut self.tallies[actor] };
         let context = session::Context {
             plan: &self.plan.actors[actor],
@@ -396,7 +401,7 @@ impl Engine {
             now,
         };
         match self.sessions[index].step(context, rng, &mut sink)? {
-            Progress::At(due) => self.schedule(due, Event::Session(index)),
+            Progress::At(due) => self.schedule_next(index, due),
             Progress::Blocked => self.blocked.push(index),
             Progress::Ended(truth, next) => {
                 self.count(actor, &truth);
@@ -404,7 +409,7 @@ impl Engine {
                 for waiting in std::mem::take(&mut self.blocked) {
                     self.schedule(self.elapsed_us, Event::Session(waiting));
                 }
-                self.schedule(next, Event::Session(index));
+                self.schedule_next(index, next);
                 return Ok(Step::Ended(truth));
             }
         }

@@ -3,7 +3,7 @@
 use pg_types::{Lsn, Timestamp};
 
 use super::locks::{LockMode, LockTable};
-use super::statement::{Resolved, resolve};
+use super::statement::{Resolved, Seen, counted, resolve};
 use super::truth::{TransactionEnd, TransactionTruth};
 use super::{CountingSink, named};
 use crate::backend::{Backend, Cluster, StatementError};
@@ -26,6 +26,10 @@ pub(super) struct Session {
     pub(super) number: u64,
     /// Transactions that it began.
     begun: u64,
+    /// Transactions that it began since it connected; none if it is not connected.
+    connection: Option<u64>,
+    /// When its next transaction begins, if it leaves before that: microseconds from the start.
+    pub(super) resumes_us: u64,
     /// The running one.
     running: Option<Running>,
 }
@@ -101,7 +105,7 @@ pub(super) enum Progress {
 impl Session {
     /// A session that did nothing yet.
     pub(super) fn new(actor: usize, number: u64) -> Session {
-        Session { actor, number, begun: 0, running: None }
+        Session { actor, number, begun: 0, connection: None, resumes_us: 0, running: None }
     }
 
     /// Whether it has no further transaction to begin.
@@ -158,7 +162,10 @@ impl Session {
         let blanks = Blanks { transaction: running.number, session: self.number, index: turn(0), outer: turn(1) };
         let resolved = match running.resolved.take() {
             Some(resolved) => resolved,
-            None => resolve(statement, context.cluster, blanks, rng).map_err(fail)?,
+            None => {
+                let seen = Seen { cluster: context.cluster, session: context.index };
+                resolve(statement, seen, blanks, rng).map_err(fail)?
+            }
         };
         if statement.scope() == Scope::Alone && running.in_transaction {
             return Err(fail(StatementError::Refused("it cannot run inside a transaction".to_owned())));
@@ -192,6 +199,42 @@ impl Session {
         self.running.is_some()
     }
 
+    /// Whether it is connected.
+    pub(super) fn is_connected(&self) -> bool {
+        self.connection.is_some()
+    }
+
+    /// Connects.
+    pub(super) fn connect(&mut self) {
+        self.connection = Some(0);
+    }
+
+    /// Whether all transactions of its connection are done.
+    pub(super) fn has_used_its_connection(&self, plan: &ActorPlan) -> bool {
+        let begun = self.connection.zip(plan.transactions_per_connection);
+        self.running.is_none() && begun.is_some_and(|(begun, most)| begun >= most)
+    }
+
+    /// Leaves: its temporary relations go (`RemoveTempRelationsCallback`). Gives the transaction that dropped some.
+    pub(super) fn leave(
+        &mut self,
+        context: &mut Context<'_>,
+        sink: &mut CountingSink<'_>,
+    ) -> Result<Option<Box<TransactionTruth>>, PrimaryError> {
+        self.connection = None;
+        let mut xact = Transaction::new(context.index);
+        let mut backend = Backend { cluster: context.cluster, xact: &mut xact, sink, now: context.now };
+        let fail = |error| named(&context.plan.name, "the end of its session", error);
+        let tables = backend.remove_temp_relations().map_err(fail)?;
+        if tables > 0 {
+            backend.xact.did.push(format!("DROP of {} at the session's end", counted(tables as u64, "temporary table")));
+        }
+        let ended = backend.commit().map_err(fail)?;
+        let truth = context.truth(TransactionEnd::Commit, &ended, &xact);
+        context.cluster.backends.disconnect(context.index);
+        Ok(Some(truth).filter(|truth| truth.xid.is_valid()))
+    }
+
     /// Rolls the open transaction back, if there is one.
     pub(super) fn abort(
         &mut self,
@@ -208,6 +251,7 @@ impl Session {
     fn begin(&mut self, context: &mut Context<'_>, rng: &mut dyn Rng) -> Running {
         self.begun += 1;
         *context.begun += 1;
+        self.connection = self.connection.map(|begun| begun + 1);
         let percent = context.plan.rollback_percent;
         let number = *context.begun;
         Running {

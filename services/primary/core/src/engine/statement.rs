@@ -6,7 +6,7 @@ use pg_types::Oid;
 
 use super::locks::LockMode;
 use crate::backend::{Backend, Cluster, Result, StatementError};
-use crate::catalog::RelKind;
+use crate::catalog::{RelKind, Relation};
 use crate::ddl::column::Column;
 use crate::ddl::create_table::TableSpec;
 use crate::ddl::object::ObjectStatement;
@@ -36,41 +36,62 @@ impl Resolved {
     }
 }
 
+/// The server as one session sees it.
+#[derive(Clone, Copy)]
+pub(super) struct Seen<'a> {
+    /// The server.
+    pub(super) cluster: &'a Cluster,
+    /// The session, whose temporary relations nobody else sees.
+    pub(super) session: usize,
+}
+
+impl<'a> Seen<'a> {
+    /// A relation by name.
+    fn relation(self, name: &str) -> Option<&'a Relation> {
+        self.cluster.relation_seen(self.session, name)
+    }
+
+    /// A relation's partitions.
+    fn partitions_of(self, oid: Oid) -> Vec<Oid> {
+        self.cluster.catalog.relation(oid).map_or(Vec::new(), |relation| relation.partitions.clone())
+    }
+}
+
 /// Draws a statement's names and looks the relations up.
-pub(super) fn resolve(plan: &StatementPlan, cluster: &Cluster, blanks: Blanks, rng: &mut dyn Rng) -> Result<Resolved> {
+pub(super) fn resolve(plan: &StatementPlan, seen: Seen<'_>, blanks: Blanks, rng: &mut dyn Rng) -> Result<Resolved> {
     match plan {
         StatementPlan::Insert(target, _)
         | StatementPlan::Copy(target, _)
         | StatementPlan::Update(target, _)
-        | StatementPlan::Delete(target, _) => rows_of(target, cluster, blanks, rng),
+        | StatementPlan::Delete(target, _) => rows_of(target, seen, blanks, rng),
         StatementPlan::Truncate(table) => {
-            let (name, oid) = lookup(table, cluster, blanks, rng)?;
-            let partitions = cluster.catalog.relation(oid).map_or(Vec::new(), |relation| relation.partitions.clone());
+            let (name, oid) = lookup(table, seen, blanks, rng)?;
+            let partitions = seen.partitions_of(oid);
             let locks = std::iter::once(oid).chain(partitions).map(|rel| (rel, LockMode::Exclusive)).collect();
             Ok(Resolved { tables: vec![oid], name, ..Resolved::locking(locks) })
         }
         StatementPlan::CreateIndex { table, name: index, .. } => {
-            let (name, oid) = lookup(table, cluster, blanks, rng)?;
+            let (name, oid) = lookup(table, seen, blanks, rng)?;
             let part = index.as_ref().map(|index| index.fill(blanks, rng).into());
             let locking = Resolved::locking(vec![(oid, LockMode::Exclusive)]);
             Ok(Resolved { tables: vec![oid], name, part, ..locking })
         }
         StatementPlan::AddColumn(table, _, column) => {
-            let (name, oid) = lookup(table, cluster, blanks, rng)?;
+            let (name, oid) = lookup(table, seen, blanks, rng)?;
             let part = Some(column.fill(blanks, rng).into());
             Ok(Resolved { tables: vec![oid], name, part, ..Resolved::locking(vec![(oid, LockMode::Exclusive)]) })
         }
         StatementPlan::Grant(table, _) => {
-            let (name, oid) = lookup(table, cluster, blanks, rng)?;
+            let (name, oid) = lookup(table, seen, blanks, rng)?;
             Ok(Resolved { tables: vec![oid], name, ..Resolved::locking(vec![(oid, LockMode::Exclusive)]) })
         }
         StatementPlan::CreateTable { table, parent, .. } => {
-            let parent = parent.as_ref().map(|parent| lookup(parent, cluster, blanks, rng)).transpose()?;
+            let parent = parent.as_ref().map(|parent| lookup(parent, seen, blanks, rng)).transpose()?;
             let tables: Vec<Oid> = parent.into_iter().map(|(_, oid)| oid).collect();
             let locks = tables.iter().map(|oid| (*oid, LockMode::Exclusive)).collect();
             Ok(Resolved { tables, name: table.fill(blanks, rng), ..Resolved::locking(locks) })
         }
-        StatementPlan::Object(statement) => object(statement, cluster, blanks, rng),
+        StatementPlan::Object(statement) => object(statement, seen, blanks, rng),
         StatementPlan::Savepoint(name)
         | StatementPlan::Release(name)
         | StatementPlan::RollbackTo(name)
@@ -82,7 +103,7 @@ pub(super) fn resolve(plan: &StatementPlan, cluster: &Cluster, blanks: Blanks, r
         | StatementPlan::Nextval(table, _)
         | StatementPlan::Analyze(table)
         | StatementPlan::Vacuum(VacuumPlan { table, .. }) => {
-            let (name, oid) = lookup(table, cluster, blanks, rng)?;
+            let (name, oid) = lookup(table, seen, blanks, rng)?;
             Ok(Resolved { tables: vec![oid], name, ..Resolved::locking(vec![(oid, LockMode::Shared)]) })
         }
         StatementPlan::Prepare(gid) | StatementPlan::FinishPrepared(FinishPrepared { gid, .. }) => {
@@ -99,12 +120,12 @@ pub(super) fn resolve(plan: &StatementPlan, cluster: &Cluster, blanks: Blanks, r
 }
 
 /// A statement on objects: the relations that it names are locked with their partitions.
-fn object(plan: &ObjectStatement<Template>, cluster: &Cluster, blanks: Blanks, rng: &mut dyn Rng) -> Result<Resolved> {
+fn object(plan: &ObjectStatement<Template>, seen: Seen<'_>, blanks: Blanks, rng: &mut dyn Rng) -> Result<Resolved> {
     let statement: ObjectStatement<Arc<str>> =
         plan.try_map(&mut |name| Ok::<_, StatementError>(Arc::from(name.fill(blanks, rng))))?;
     let mut locks = Vec::new();
     for name in statement.locked() {
-        let Some(relation) = cluster.catalog.relation_named(name) else {
+        let Some(relation) = seen.relation(name) else {
             return Err(StatementError::Refused(format!("there is no relation named '{name}'")));
         };
         let table = relation.index.as_ref().map(|index| index.table);
@@ -115,15 +136,15 @@ fn object(plan: &ObjectStatement<Template>, cluster: &Cluster, blanks: Blanks, r
 }
 
 /// Tables whose rows a statement changes.
-fn rows_of(target: &Target, cluster: &Cluster, blanks: Blanks, rng: &mut dyn Rng) -> Result<Resolved> {
+fn rows_of(target: &Target, seen: Seen<'_>, blanks: Blanks, rng: &mut dyn Rng) -> Result<Resolved> {
     let (name, tables) = match target {
         Target::Table(table) => {
-            let (name, oid) = lookup(table, cluster, blanks, rng)?;
+            let (name, oid) = lookup(table, seen, blanks, rng)?;
             (name, vec![oid])
         }
         Target::PartitionsOf(parent) => {
-            let (name, oid) = lookup(parent, cluster, blanks, rng)?;
-            let partitions = cluster.catalog.relation(oid).map_or(Vec::new(), |relation| relation.partitions.clone());
+            let (name, oid) = lookup(parent, seen, blanks, rng)?;
+            let partitions = seen.partitions_of(oid);
             (format!("each of {} partitions of {name}", partitions.len()), partitions)
         }
     };
@@ -132,28 +153,31 @@ fn rows_of(target: &Target, cluster: &Cluster, blanks: Blanks, rng: &mut dyn Rng
 }
 
 /// A relation by a drawn name.
-fn lookup(table: &Template, cluster: &Cluster, blanks: Blanks, rng: &mut dyn Rng) -> Result<(String, Oid)> {
+fn lookup(table: &Template, seen: Seen<'_>, blanks: Blanks, rng: &mut dyn Rng) -> Result<(String, Oid)> {
     let name = table.fill(blanks, rng);
-    let found = cluster.catalog.relation_named(&name).map(|relation| relation.oid);
+    let found = seen.relation(&name).map(|relation| relation.oid);
     found.map(|oid| (name.clone(), oid)).ok_or_else(|| StatementError::Refused(format!("there is no relation named '{name}'")))
 }
 
 impl Backend<'_> {
     /// Runs a statement whose locks are held. The oid of a relation that it made comes back, which is to be locked.
     pub(super) fn run(&mut self, plan: &StatementPlan, at: &Resolved, rng: &mut dyn Rng) -> Result<Option<Oid>> {
+        let is_temporary = |oid: &Oid| self.cluster.catalog.relation(*oid).is_some_and(|relation| relation.temporary);
+        self.xact.used_temp |= at.tables.iter().any(is_temporary);
         let mut made = None;
         let did = match plan {
             StatementPlan::Insert(..) | StatementPlan::Copy(..) | StatementPlan::Update(..) | StatementPlan::Delete(..) => {
                 self.change_rows(plan, at, rng)?
             }
             StatementPlan::Truncate(_) => self.run_truncate(at)?,
-            StatementPlan::CreateTable { columns, partitioned, .. } => {
+            StatementPlan::CreateTable { columns, partitioned, temporary, .. } => {
                 let spec = TableSpec {
                     name: at.name.as_str().into(),
                     columns: columns.clone(),
                     parent: at.tables.first().copied(),
                     partitioned: *partitioned,
                     row_len: None,
+                    temporary: *temporary,
                 };
                 made = Some(self.create_table(&spec)?);
                 format!("CREATE TABLE {}", at.name)

@@ -102,14 +102,12 @@ tally! {
     lock_records,
     /// Snapshots that readers on a standby were to take.
     reader_snapshots,
-    /// Rows that VACUUM and pruning removed.
-    rows_removed,
-    /// Crashes of the server.
-    crashes,
-    /// Transactions with an xid that were open at a crash.
-    vanished,
-    /// Most bytes of WAL that a consumer of the scenario kept at a barrier.
-    most_kept_bytes,
+    /// Sessions that connected.
+    connections,
+    /// Versions of catalog rows written: by inserts and by updates.
+    catalog_rows_made,
+    /// Versions of catalog rows that were deleted, or replaced by updates.
+    catalog_rows_dead,
 }
 
 /// First object id of users: rows of tables below are catalog rows.
@@ -140,6 +138,8 @@ impl Tally {
             }
             RecordBody::NewCid(r) => {
                 self.new_cids += 1;
+                self.catalog_rows_made += u64::from(r.cmin.is_valid() && !r.cmax.is_valid());
+                self.catalog_rows_dead += u64::from(r.cmax.is_valid());
                 let command = [r.cmin, r.cmax].into_iter().filter(|cid| cid.is_valid()).max();
                 if command != self.last_new_cid {
                     self.new_cid_commands += 1;

@@ -89,6 +89,8 @@ pub struct RunSummary {
     pub messages: u64,
     /// Snapshots that readers were to take.
     pub snapshots: u64,
+    /// Sessions that connected.
+    pub connections: u64,
     /// Position of the first record.
     pub start_lsn: Lsn,
     /// First byte after the last record.

@@ -207,6 +207,8 @@ pub(super) struct ActorFile {
     pub(super) think: Option<At<PauseFile>>,
     /// Transactions of each session.
     pub(super) transactions: Option<At<Amount>>,
+    /// When its sessions connect. Once if not said.
+    pub(super) connects: Option<At<ConnectsFile>>,
     /// Transactions of a hundred that roll back.
     pub(super) rollback_percent: Option<At<Amount>>,
     /// The replication origin that its transactions come from.
@@ -217,6 +219,35 @@ pub(super) struct ActorFile {
     /// Or one of several kinds of transactions, by weight.
     #[serde(default)]
     pub(super) mix: Vec<MixFile>,
+}
+
+/// When a session connects.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(super) enum ConnectsFile {
+    /// Once, or for each transaction anew.
+    Word(ConnectsWordFile),
+    /// For so many transactions each time.
+    Every(ConnectsEveryFile),
+}
+
+/// When a session connects, in words.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+pub(super) enum ConnectsWordFile {
+    /// Before its first transaction, and it stays.
+    #[serde(rename = "once")]
+    Once,
+    /// Before each transaction, and it leaves after it.
+    #[serde(rename = "per transaction")]
+    PerTransaction,
+}
+
+/// How many transactions a connection has.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ConnectsEveryFile {
+    /// So many transactions.
+    pub(super) every: Amount,
 }
 
 /// `[[actors.mix]]`.

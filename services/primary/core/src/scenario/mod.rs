@@ -74,6 +74,7 @@ const SHIPPED: [(&str, &str); 19] = [
     ("standby-gaps", include_str!("../../../scenarios/standby-gaps.toml")),
     ("subxact-cliff", include_str!("../../../scenarios/subxact-cliff.toml")),
     ("subxact-eviction", include_str!("../../../scenarios/subxact-eviction.toml")),
+    ("temp-table-churn", include_str!("../../../scenarios/temp-table-churn.toml")),
     ("truncate-partitions", include_str!("../../../scenarios/truncate-partitions.toml")),
     ("unpublished-flood", include_str!("../../../scenarios/unpublished-flood.toml")),
 ];

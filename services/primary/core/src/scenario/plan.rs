@@ -93,6 +93,8 @@ pub struct ActorPlan {
     pub think: Pause,
     /// Transactions of each session; until the scenario's duration if not said.
     pub transactions: Option<u64>,
+    /// Transactions that a session runs before it leaves and connects anew; it stays connected if not said.
+    pub transactions_per_connection: Option<u64>,
     /// Transactions of a hundred that roll back.
     pub rollback_percent: u64,
     /// The replication origin that its transactions come from, 0 for none.

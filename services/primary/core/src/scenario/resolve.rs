@@ -170,11 +170,17 @@ impl Resolver<'_> {
             let message = format!("{rows} rows before the log begins are too many: at most {ROWS_MAX} in all tables");
             self.error(self.file.name.span(), message);
         }
-        let sessions: u64 = plan.actors.iter().map(|actor| actor.sessions).sum();
-        if sessions > u64::from(plan.server.max_connections) {
-            let message =
-                format!("{sessions} sessions are more than max_connections = {}: raise it", plan.server.max_connections);
-            self.error(self.file.name.span(), message);
+        let (most, mut sessions) = (u64::from(plan.server.max_connections), 0);
+        for (actor, file) in plan.actors.iter().zip(&self.file.actors) {
+            sessions += actor.sessions;
+            if sessions > most {
+                let name = &actor.name;
+                let message = format!(
+                    "too many clients: with those of actor '{name}' {sessions} sessions are more than max_connections = {most}: \
+                     raise it under [server], or give the actor fewer sessions"
+                );
+                return self.error(file.name.span(), message);
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::at::At;
-use super::file::{ActorFile, ConsumerFile, ConsumerKindFile, FaultFile, FaultKindFile};
+use super::file::{ActorFile, ConnectsFile, ConnectsWordFile};
 use super::nearest::suggest;
 use super::pause::{Pause, TIME_MAX_US};
 use super::plan::{ActorPlan, ConsumerKind, ConsumerPlan, FaultKind, FaultPlan, PausedPlan, TransactionPlan};
@@ -47,10 +47,20 @@ impl Resolver<'_> {
             every,
             think,
             transactions,
+            transactions_per_connection: self.or(&actor.connects, None, |connects| self.connects(connects)),
             rollback_percent: self.or(&actor.rollback_percent, 0, |a| self.number(a, 0, 100)),
             origin: self.or(&actor.origin, 0, |a| self.number(a, 1, ORIGIN_MAX)) as u16,
             mix: self.mix(actor),
         }
+    }
+
+    /// Transactions of a connection, if a session connects more than once.
+    fn connects(&self, connects: &ConnectsFile) -> Said<Option<u64>> {
+        Ok(match connects {
+            ConnectsFile::Word(ConnectsWordFile::Once) => None,
+            ConnectsFile::Word(ConnectsWordFile::PerTransaction) => Some(1),
+            ConnectsFile::Every(connects) => Some(self.number(&connects.every, 1, TRANSACTIONS_MAX)?),
+        })
     }
 
     /// That it goes on and comes to an end.

@@ -6,8 +6,8 @@ use super::Template;
 use super::object_step::{AddConstraintFile, AlterPublicationFile, CreateTypeFile, IdentityFile, ReplicaIdentityFile};
 use super::resolve::{Resolver, Said, name};
 use super::statement::StatementPlan;
-use super::step::{CreateIndexFile, CreateTableFile, StepFile, TruncateFile};
-use crate::catalog::ReplicaIdentity;
+use super::step::{CreateIndexFile, CreateTableFile, OnCommitFile, StepFile, TruncateFile};
+use crate::catalog::{OnCommit, ReplicaIdentity};
 use crate::ddl::column::Column;
 use crate::ddl::object::{ColumnAction, ConstraintSpec, ObjectKind, ObjectStatement, PublicationChange};
 
@@ -33,11 +33,21 @@ impl Resolver<'_> {
     pub(super) fn create_table(&self, file: &CreateTableFile) -> Said<StatementPlan> {
         let columns = file.columns.iter().map(|text| Column::parse(text)).collect::<Said<Vec<Column>>>()?;
         self.know_parts_of(&file.table, &columns);
+        let temporary = match (file.temporary, file.on_commit) {
+            (false, None) => None,
+            (false, Some(_)) => return Err("'on_commit' is for temporary tables: say 'temporary = true', too".to_owned()),
+            (true, Some(OnCommitFile::Drop)) => Some(OnCommit::Drop),
+            (true, None | Some(OnCommitFile::PreserveRows)) => Some(OnCommit::PreserveRows),
+        };
+        if file.temporary && (file.partitioned || file.partition_of.is_some()) {
+            return Err("a temporary table cannot be partitioned, nor be a partition, here".to_owned());
+        }
         Ok(StatementPlan::CreateTable {
             table: self.template(&file.table)?,
             columns,
             parent: file.partition_of.as_ref().map(|parent| self.relation(parent)).transpose()?,
             partitioned: file.partitioned,
+            temporary,
         })
     }
 

@@ -198,6 +198,12 @@ fn resolved(schema: &'static Value) -> &'static Value {
     name.and_then(|name| SCHEMA.get("$defs")?.get(name)).unwrap_or(schema)
 }
 
+/// Whether a schema asks for one of some words.
+fn is_word(schema: &Value) -> bool {
+    let words = schema.get("oneOf").and_then(Value::as_array);
+    words.is_some_and(|words| words.iter().all(|word| word.get("const").is_some_and(Value::is_string)))
+}
+
 /// Whether a value is of the type that a schema asks for.
 fn has_type(schema: &Value, value: &DeValue<'_>) -> bool {
     match schema.get("type").and_then(Value::as_str) {
@@ -207,6 +213,7 @@ fn has_type(schema: &Value, value: &DeValue<'_>) -> bool {
         Some("integer") => matches!(value, DeValue::Integer(_)),
         Some("number") => matches!(value, DeValue::Integer(_) | DeValue::Float(_)),
         Some("boolean") => matches!(value, DeValue::Boolean(_)),
+        None if is_word(schema) => matches!(value, DeValue::String(_)),
         _ => true,
     }
 }
@@ -219,6 +226,7 @@ fn wanted(schema: &Value) -> String {
         Some("string") => "a text",
         Some("integer") => "a whole number",
         Some("number") => "a number",
+        None if is_word(schema) => "a text",
         _ => "something else",
     }
     .to_owned()

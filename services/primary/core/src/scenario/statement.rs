@@ -1,5 +1,6 @@
 //! One statement with all its numbers: what a step of the file becomes.
 
+use crate::catalog::OnCommit;
 use crate::ddl::column::Column;
 use crate::ddl::object::ObjectStatement;
 use crate::dml::row_lock::RowLock;
@@ -73,6 +74,8 @@ pub enum StatementPlan {
         parent: Option<Template>,
         /// It is partitioned itself.
         partitioned: bool,
+        /// It is temporary, and this becomes of it at commit.
+        temporary: Option<OnCommit>,
     },
     /// CREATE INDEX on a column.
     CreateIndex {

@@ -211,6 +211,21 @@ pub(super) struct CreateTableFile {
     /// It is partitioned itself, by its first column.
     #[serde(default)]
     pub(super) partitioned: bool,
+    /// It is the session's own, and goes when the session leaves.
+    #[serde(default)]
+    pub(super) temporary: bool,
+    /// What becomes of a temporary table at commit. Its rows stay if not said.
+    pub(super) on_commit: Option<OnCommitFile>,
+}
+
+/// ON COMMIT.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum OnCommitFile {
+    /// Its rows stay.
+    PreserveRows,
+    /// It goes.
+    Drop,
 }
 
 /// CREATE INDEX.
