@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use primary_core::RunSummary;
-use service_kit::server::{Drained, base_routes, bind, serve};
+use service_kit::server::{Bound, Drained, Listener, base_routes, bind, serve};
 use service_kit::telemetry::{self, Export, Role, Sampler};
 use service_kit::{Clock, Drain, Health, SystemClock};
 use tokio::sync::watch;
@@ -60,6 +60,21 @@ impl PrimaryNode {
     pub async fn start_with(config: PrimaryConfig, export: Export, clock: Arc<dyn Clock>, drain: Drain) -> Result<Self> {
         config.validate()?;
         let bound = bind(&config.server).await?;
+        Self::start_on(bound, config, export, clock, drain).await
+    }
+
+    /// Starts a primary that answers on a listener of the caller's, as on a simulated network.
+    ///
+    /// # Errors
+    /// As [`PrimaryNode::start`].
+    pub async fn start_on<L: Listener>(
+        bound: Bound<L>,
+        config: PrimaryConfig,
+        export: Export,
+        clock: Arc<dyn Clock>,
+        drain: Drain,
+    ) -> Result<Self> {
+        config.validate()?;
         let addr = bound.addr();
         let sampler = Sampler::new(&config.telemetry.sampling).map_err(|e| Error::Config(e.to_string()))?;
         let times = Arc::clone(&clock);
@@ -216,7 +231,7 @@ fn lock_data_dir(dir: &Path) -> Result<File> {
 
 /// Runs something that blocks on the disk.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(|e| Error::Internal(e.to_string()))?
+    service_kit::blocking::spawn(work).await.map_err(|e| Error::Internal(e.to_string()))?
 }
 
 /// While no WAL can be written the primary's service is NOT_SERVING; what is flushed is served nevertheless.

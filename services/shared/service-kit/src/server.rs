@@ -10,12 +10,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::transport::Server;
+use tonic::transport::server::Connected;
 
 use crate::drain::Drain;
 use crate::health::Health;
@@ -141,14 +143,39 @@ pub enum Drained {
     Cut,
 }
 
+/// What accepts connections: a socket, or a simulated one.
+pub trait Listener: Send + Sync + 'static {
+    /// A connection.
+    type Io: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static;
+
+    /// The next connection.
+    fn accept(&self) -> impl Future<Output = io::Result<Self::Io>> + Send;
+}
+
+impl Listener for TcpListener {
+    type Io = TcpStream;
+
+    async fn accept(&self) -> io::Result<TcpStream> {
+        let (stream, _) = TcpListener::accept(self).await?;
+        // Small messages (feedback, keepalives) must not wait for acknowledgements of large ones.
+        let _ = stream.set_nodelay(true);
+        Ok(stream)
+    }
+}
+
 /// A listening socket that does not accept yet: its address is known before the node is built.
 #[derive(Debug)]
-pub struct Bound {
-    listener: TcpListener,
+pub struct Bound<L = TcpListener> {
+    listener: L,
     addr: SocketAddr,
 }
 
-impl Bound {
+impl<L> Bound<L> {
+    /// A listener that is bound to `addr` already.
+    pub fn new(listener: L, addr: SocketAddr) -> Self {
+        Self { listener, addr }
+    }
+
     /// Where it listens, with the port that was found if 0 was asked for.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
@@ -210,8 +237,8 @@ pub fn base_routes(config: &ServerConfig, health: &Health, services: &[&'static 
 ///
 /// # Errors
 /// The server failed before anybody wanted it to stop.
-pub async fn serve(
-    bound: Bound,
+pub async fn serve<L: Listener>(
+    bound: Bound<L>,
     config: &ServerConfig,
     routes: Routes,
     health: Health,
@@ -273,7 +300,7 @@ async fn end_streams(grace: Duration, drain: &Drain) -> Drained {
 }
 
 /// Accepts connections until `cut` or until the server takes no more.
-fn accept(listener: TcpListener, cut: CancellationToken) -> ReceiverStream<io::Result<CutIo<TcpStream>>> {
+fn accept<L: Listener>(listener: L, cut: CancellationToken) -> ReceiverStream<io::Result<CutIo<L::Io>>> {
     let (tx, rx) = mpsc::channel(1);
     tokio::spawn(async move {
         loop {
@@ -285,11 +312,7 @@ fn accept(listener: TcpListener, cut: CancellationToken) -> ReceiverStream<io::R
                 () = cut.cancelled() => return,
             };
             match accepted {
-                Ok((stream, _)) => {
-                    // Small messages (feedback, keepalives) must not wait for acknowledgements of large ones.
-                    let _ = stream.set_nodelay(true);
-                    permit.send(Ok(CutIo::new(stream, cut.clone())));
-                }
+                Ok(stream) => permit.send(Ok(CutIo::new(stream, cut.clone()))),
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection; trying again");
                     tokio::time::sleep(ACCEPT_PAUSE).await;

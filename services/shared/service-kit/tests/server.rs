@@ -13,6 +13,7 @@ use tonic::transport::Channel;
 use tonic::{Request, Response, Status, Streaming};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+use walstorm_proto::primary::v1 as pb;
 use walstorm_proto::primary::v1::primary_service_client::PrimaryServiceClient;
 use walstorm_proto::primary::v1::primary_service_server::{PrimaryService, PrimaryServiceServer};
 use walstorm_proto::primary::v1::{
@@ -45,6 +46,7 @@ type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 impl PrimaryService for Quiet {
     type StreamWalStream = Answers<StreamWalResponse>;
     type StreamInvalidationsStream = Answers<StreamInvalidationsResponse>;
+    type RunScenarioStream = Answers<pb::RunScenarioResponse>;
 
     async fn stream_wal(
         &self,
@@ -76,6 +78,36 @@ impl PrimaryService for Quiet {
             item
         });
         Ok(Response::new(Box::pin(stream)))
+    }
+
+    async fn run_scenario(
+        &self,
+        _request: Request<pb::RunScenarioRequest>,
+    ) -> Result<Response<Self::RunScenarioStream>, Status> {
+        Err(Status::unimplemented("not needed here"))
+    }
+
+    async fn get_run(&self, _request: Request<pb::GetRunRequest>) -> Result<Response<pb::GetRunResponse>, Status> {
+        Err(Status::unimplemented("not needed here"))
+    }
+
+    async fn list_runs(&self, _request: Request<pb::ListRunsRequest>) -> Result<Response<pb::ListRunsResponse>, Status> {
+        Err(Status::unimplemented("not needed here"))
+    }
+
+    async fn cancel_run(&self, _request: Request<pb::CancelRunRequest>) -> Result<Response<pb::CancelRunResponse>, Status> {
+        Err(Status::unimplemented("not needed here"))
+    }
+
+    async fn delete_run(&self, _request: Request<pb::DeleteRunRequest>) -> Result<Response<pb::DeleteRunResponse>, Status> {
+        Err(Status::unimplemented("not needed here"))
+    }
+
+    async fn validate_scenario(
+        &self,
+        _request: Request<pb::ValidateScenarioRequest>,
+    ) -> Result<Response<pb::ValidateScenarioResponse>, Status> {
+        Err(Status::unimplemented("not needed here"))
     }
 }
 

@@ -37,7 +37,7 @@ impl Admin {
     /// Runs something that blocks on the disk.
     async fn blocking<T: Send + 'static>(&self, work: impl FnOnce(&Slots) -> Result<T> + Send + 'static) -> Result<T> {
         let slots = self.state.slots.clone();
-        let joined = tokio::task::spawn_blocking(move || work(&slots)).await;
+        let joined = service_kit::blocking::spawn(move || work(&slots)).await;
         joined.map_err(|e| Error::Internal(format!("storing slots failed: {e}")))?
     }
 

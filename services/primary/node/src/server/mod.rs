@@ -134,7 +134,7 @@ impl State {
         let log = self.log.clone();
         let contexts = TransactionContexts::new(Arc::clone(&self.decider), log.identity());
         let open = move || BatchReader::open(log.reader(from)?, from, log.end(), settings, contexts);
-        tokio::task::spawn_blocking(open).await.map_err(|e| Error::Internal(format!("opening WAL failed: {e}")))?
+        service_kit::blocking::spawn(open).await.map_err(|e| Error::Internal(format!("opening WAL failed: {e}")))?
     }
 }
 
@@ -235,7 +235,7 @@ impl PrimaryService for Primary {
     ) -> Result<Response<pb::ValidateScenarioResponse>, Status> {
         let config = self.state.runs_config.clone();
         let checking = move || runs::validate(&config, request.into_inner());
-        let checked = tokio::task::spawn_blocking(checking).await;
+        let checked = service_kit::blocking::spawn(checking).await;
         Ok(Response::new(checked.map_err(|e| Error::Internal(format!("checking a scenario failed: {e}")))??))
     }
 }

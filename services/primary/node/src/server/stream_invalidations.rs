@@ -185,7 +185,7 @@ impl Source {
             let read = this.read_blocking(limit);
             read.map(|read| (this, read))
         };
-        tokio::task::spawn_blocking(work).await.map_err(|e| Error::Internal(format!("the reader of WAL failed: {e}")))?
+        service_kit::blocking::spawn(work).await.map_err(|e| Error::Internal(format!("the reader of WAL failed: {e}")))?
     }
 
     /// Reads until something is to be told, or nothing more is there. Blocks on the disk.

@@ -73,6 +73,7 @@ async fn stream(
     entry: &mut Option<OpenStream>,
 ) -> Result<(), Status> {
     let first = tokio::select! {
+        biased;
         first = tokio::time::timeout(START_TIMEOUT, requests.message()) => first,
         () = state.drain.draining() => return Err(Error::Draining.into()),
         () = responses.closed() => return Ok(()),
@@ -289,11 +290,15 @@ impl<'a> Session<'a> {
                 Due::Keepalive { .. } => Instant::now() + Duration::from_millis(100),
             };
             tokio::select! {
+                // In this order, so that the same events always have the same effect. What a client says comes before what it
+                // is sent: whoever floods the stream with feedback slows only itself.
+                biased;
                 error = self.held.lost() => return Err(error.into()),
                 () = self.state.drain.stopping() => return Err(Error::Draining.into()),
                 () = self.state.drain.draining(), if !self.draining => {
                     if self.announce_draining(responses).await? { return Err(Error::Draining.into()) }
                 }
+                filled = join(&mut self.filling), if self.filling.is_some() => self.on_filled(filled?)?,
                 request = requests.message(), if !self.half_closed => {
                     match request? {
                         Some(request) => self.on_request(&request)?,
@@ -306,7 +311,6 @@ impl<'a> Session<'a> {
                     if let Some(next) = next { self.send(next, permit) }
                 }
                 () = responses.closed(), if next.is_none() => return Ok(()),
-                filled = join(&mut self.filling), if self.filling.is_some() => self.on_filled(filled?)?,
                 // The log outlives its streams, so this cannot fail.
                 Ok(()) = self.end.changed(), if self.caught_up && !self.draining => self.on_log_moved(),
                 () = tokio::time::sleep_until(wake) => {}
@@ -320,7 +324,7 @@ impl<'a> Session<'a> {
             return;
         }
         if let Some(mut reader) = self.reader.take() {
-            self.filling = Some(tokio::task::spawn_blocking(move || {
+            self.filling = Some(service_kit::blocking::spawn(move || {
                 let filled = reader.fill();
                 (reader, filled)
             }));
@@ -442,6 +446,7 @@ impl<'a> Session<'a> {
         let draining =
             wal::Draining { grace: Some(convert::duration(self.state.limits.grace)), resume_lsn: self.sender.sent().0 };
         tokio::select! {
+            biased;
             sent = responses.send(Ok(response(ResponseKind::Draining(draining)))) => Ok(!sent || self.nothing_to_wait_for()),
             () = self.state.drain.stopping() => Ok(true),
         }

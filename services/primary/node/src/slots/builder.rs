@@ -63,7 +63,7 @@ impl SlotBuilder {
         let mut this = self;
         loop {
             let limit = *end.borrow_and_update();
-            let joined = tokio::task::spawn_blocking(move || {
+            let joined = service_kit::blocking::spawn(move || {
                 let read = this.read(limit);
                 (this, read)
             });

@@ -25,7 +25,7 @@ pub(super) async fn follow(log: WalLog, interval: Duration, drain: Drain) -> Res
             () = drain.draining() => return Ok(()),
         }
         let looked = log.clone();
-        let end = tokio::task::spawn_blocking(move || looked.refresh()).await;
+        let end = service_kit::blocking::spawn(move || looked.refresh()).await;
         match end.map_err(|e| Error::Internal(e.to_string()))? {
             Ok(end) => log.publish(end),
             Err(error) => tracing::warn!(%error, "cannot look for new WAL; trying again"),
