@@ -108,6 +108,14 @@ tally! {
     catalog_rows_made,
     /// Versions of catalog rows that were deleted, or replaced by updates.
     catalog_rows_dead,
+    /// Rows that VACUUM and pruning removed.
+    rows_removed,
+    /// Crashes of the server.
+    crashes,
+    /// Transactions with an xid that were open at a crash.
+    vanished,
+    /// Most bytes of WAL that a consumer of the scenario kept at a barrier.
+    most_kept_bytes,
 }
 
 /// First object id of users: rows of tables below are catalog rows.

@@ -56,7 +56,7 @@ use crate::sink::WalSink;
 use file::ScenarioFile;
 
 /// The scenarios that ship, by name.
-const SHIPPED: [(&str, &str); 19] = [
+const SHIPPED: [(&str, &str); 20] = [
     ("alter-many", include_str!("../../../scenarios/alter-many.toml")),
     ("catalog-churn", include_str!("../../../scenarios/catalog-churn.toml")),
     ("connection-storm", include_str!("../../../scenarios/connection-storm.toml")),

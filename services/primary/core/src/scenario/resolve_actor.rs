@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::at::At;
-use super::file::{ActorFile, ConnectsFile, ConnectsWordFile};
+use super::file::{ActorFile, ConnectsFile, ConnectsWordFile, ConsumerFile, ConsumerKindFile, FaultFile, FaultKindFile};
 use super::nearest::suggest;
 use super::pause::{Pause, TIME_MAX_US};
 use super::plan::{ActorPlan, ConsumerKind, ConsumerPlan, FaultKind, FaultPlan, PausedPlan, TransactionPlan};
