@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
+use walstorm_proto::primary::v1 as pb;
 use walstorm_proto::primary::v1::primary_service_server::{PrimaryService, PrimaryServiceServer};
 use walstorm_proto::primary::v1::stream_wal_request::Kind as Up;
 use walstorm_proto::primary::v1::stream_wal_response::Kind as Down;
@@ -136,6 +137,7 @@ type Responses<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 impl PrimaryService for Service {
     type StreamWalStream = Responses<StreamWalResponse>;
     type StreamInvalidationsStream = Responses<StreamInvalidationsResponse>;
+    type RunScenarioStream = Responses<pb::RunScenarioResponse>;
 
     async fn stream_wal(
         &self,
@@ -164,6 +166,36 @@ impl PrimaryService for Service {
         &self,
         _request: Request<StreamInvalidationsRequest>,
     ) -> Result<Response<Self::StreamInvalidationsStream>, Status> {
+        Err(Status::unimplemented("not in this play"))
+    }
+
+    async fn run_scenario(
+        &self,
+        _request: Request<pb::RunScenarioRequest>,
+    ) -> Result<Response<Self::RunScenarioStream>, Status> {
+        Err(Status::unimplemented("not in this play"))
+    }
+
+    async fn get_run(&self, _request: Request<pb::GetRunRequest>) -> Result<Response<pb::GetRunResponse>, Status> {
+        Err(Status::unimplemented("not in this play"))
+    }
+
+    async fn list_runs(&self, _request: Request<pb::ListRunsRequest>) -> Result<Response<pb::ListRunsResponse>, Status> {
+        Err(Status::unimplemented("not in this play"))
+    }
+
+    async fn cancel_run(&self, _request: Request<pb::CancelRunRequest>) -> Result<Response<pb::CancelRunResponse>, Status> {
+        Err(Status::unimplemented("not in this play"))
+    }
+
+    async fn delete_run(&self, _request: Request<pb::DeleteRunRequest>) -> Result<Response<pb::DeleteRunResponse>, Status> {
+        Err(Status::unimplemented("not in this play"))
+    }
+
+    async fn validate_scenario(
+        &self,
+        _request: Request<pb::ValidateScenarioRequest>,
+    ) -> Result<Response<pb::ValidateScenarioResponse>, Status> {
         Err(Status::unimplemented("not in this play"))
     }
 }
