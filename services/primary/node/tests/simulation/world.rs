@@ -48,7 +48,7 @@ impl Rng {
 
     /// True once in `n` times.
     pub(crate) fn once_in(&mut self, n: u64) -> bool {
-        self.next() % n == 0
+        self.next().is_multiple_of(n)
     }
 
     /// A time from `low` to `high` milliseconds.
