@@ -214,7 +214,8 @@ mod tests {
         assert!(error.contains("nonsense\\u{7}") && error.contains("truncate-partitions"), "{error}");
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("mine.toml");
-        std::fs::write(&file, "name = 'mine'\nsurprise = 1\n").unwrap();
+        let text = "name = 'mine'\nsurprise = 1\nstory = 's'\nseed = 1\n[[actors]]\nname = 'a'\ntransactions = 1\nsteps = []\n";
+        std::fs::write(&file, text).unwrap();
         let error = format!("{:#}", resolve(&[file.to_str().unwrap().to_owned()]).unwrap_err());
         assert!(error.contains("mine.toml") && error.contains("line 2"), "{error}");
     }
