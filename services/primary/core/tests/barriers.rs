@@ -99,6 +99,7 @@ fn a_crash_takes_open_transactions_away_without_a_record() {
             steps = [{ commit_prepared = { gid = 'p' } }, { delete = { table = 't', rows = 20 } }]\n";
         let run = play(version, &format!("{sections}{WRITER}"), None);
         assert_eq!((run.summary.crashes, run.summary.vanished), (1, 1));
+        assert_eq!(run.summary.connections, 4 + 1, "the writer connected again");
         assert!(run.truths.iter().all(|truth| truth.actor != "open"), "nobody is told how it ended");
         let crash = run.records.iter().rposition(|r| matches!(&r.body, RecordBody::Checkpoint(c) if c.shutdown)).unwrap();
         let RecordBody::RunningXacts(running) = &run.records[crash + 1].body else { panic!("what runs follows") };

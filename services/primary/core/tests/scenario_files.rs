@@ -95,6 +95,14 @@ fn errors_say_where_and_what_would_be_right() {
             10,
             "say 'temporary = true'",
         ),
+        (
+            "[[actors]]\nname = \"a\"",
+            "[[faults]]\nkind = \"crash\"\nat = \"1s\"\n[[actors]]\nname = \"b\"\ntransactions = 1\n\
+             steps = [{ create_table = { table = \"u\", columns = [\"a int\"], temporary = true } }]\n[[actors]]\nname = \"a\"",
+            17,
+            10,
+            "do not go together",
+        ),
         ("every =", "origin = 65535\nevery =", 14, 10, "1 to 65534"),
         ("every =", "after = [\"b\"]\nevery =", 14, 10, "no actor above is named 'b'"),
         ("name = \"a\"", "name = \"a\u{1b}[31m\"", 12, 0, ""),

@@ -123,6 +123,8 @@ impl Engine {
             self.summary.vanished += count;
             self.tallies[actor].vanished += count;
             self.locks.release(index);
+            self.sessions[index].lose_connection();
+            self.cluster.backends.disconnect(index);
         }
         for waiting in std::mem::take(&mut self.blocked) {
             self.schedule(self.elapsed_us, Event::Session(waiting));

@@ -209,6 +209,11 @@ impl Session {
         self.connection = Some(0);
     }
 
+    /// Its connection is gone; nothing that it would do on the way out happens.
+    pub(super) fn lose_connection(&mut self) {
+        self.connection = None;
+    }
+
     /// Whether all transactions of its connection are done.
     pub(super) fn has_used_its_connection(&self, plan: &ActorPlan) -> bool {
         let begun = self.connection.zip(plan.transactions_per_connection);

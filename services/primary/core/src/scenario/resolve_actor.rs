@@ -176,6 +176,11 @@ impl Resolver<'_> {
         faults
     }
 
+    /// Whether the server crashes at some time.
+    pub(super) fn has_crash(&self) -> bool {
+        self.file.faults.iter().any(|fault| matches!(fault.kind.get_ref(), FaultKindFile::Crash))
+    }
+
     /// One of them.
     fn fault(&self, fault: &FaultFile) -> Option<FaultPlan> {
         let at_us = self.or(&fault.at, 0, |a| self.duration(a));
