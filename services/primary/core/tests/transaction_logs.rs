@@ -4,14 +4,17 @@
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use pg_types::{Lsn, PgVersion, RecordBody, WalRecord, Xid};
 use pg_wal::writer::{WalWriter, WriterConfig};
 use pg_wal::{WalDir, WalReader};
 use primary_core::rng::seeded;
 use primary_core::{Overrides, Placed, RunSummary, Scenario, SinkError, VirtualClock, WalSink};
+
+#[path = "support/pg_waldump.rs"]
+mod pg_waldump;
+use pg_waldump::{Log, PgWaldump};
 
 const SCENARIO: &str = include_str!("support/every_kind.toml");
 
@@ -45,19 +48,6 @@ fn play(version: PgVersion, seed: u64, dir: &Path) -> (RunSummary, Vec<WalRecord
     (summary, sink.1)
 }
 
-/// `$WALSTORM_PG18_BIN`, else `.tools/pg18/bin` of the repository; missing, it is a failure in CI and said aloud elsewhere.
-fn pg18_bin() -> Option<PathBuf> {
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
-    let bin = std::env::var_os("WALSTORM_PG18_BIN").map_or_else(|| repository.join(".tools/pg18/bin"), PathBuf::from);
-    if bin.join("pg_waldump").exists() {
-        return Some(bin);
-    }
-    let reason = format!("no pg_waldump in {}; set WALSTORM_PG18_BIN, or run `make test`, which installs it", bin.display());
-    assert!(std::env::var_os("CI").is_none(), "{reason}");
-    eprintln!("SKIPPED: {reason}");
-    None
-}
-
 /// The kind of a line of pg_waldump: resource manager and first word of its description.
 fn kinds(dump: &str) -> BTreeSet<String> {
     let kind = |line: &str| {
@@ -69,18 +59,22 @@ fn kinds(dump: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn pg_waldump_reads_every_kind() {
-    let Some(bin) = pg18_bin() else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let (summary, records) = play(PgVersion::V18, 1, dir.path());
-    let mut dump = Command::new(bin.join("pg_waldump"));
-    dump.arg("-p").arg(dir.path()).arg("-s").arg(summary.start_lsn.to_string()).arg("-e").arg(summary.end_lsn.to_string());
-    let output = dump.output().unwrap();
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && complaint.is_empty(), "{complaint}");
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(text.lines().filter(|line| line.starts_with("rmgr: ")).count(), records.len());
-    let kinds = kinds(&text);
+fn pg_waldump_reads_every_kind_and_words_it_as_we_do() {
+    for tool in PgWaldump::all() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_, records) = play(tool.version, 1, dir.path());
+        let log = Log::read(dir.path());
+        assert_eq!(log.lines.len(), records.len());
+        tool.check(&log, "every-kind");
+        if tool.version == PgVersion::V18 {
+            check_kinds(&log.lines.join("\n"));
+        }
+    }
+}
+
+/// Nothing is missing in a log of 18.
+fn check_kinds(text: &str) {
+    let kinds = kinds(text);
     for kind in [
         "Transaction PREPARE",
         "Transaction COMMIT_PREPARED",
