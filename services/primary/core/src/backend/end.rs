@@ -93,7 +93,7 @@ impl Backend<'_> {
         while self.xact.levels.len() > 1 {
             self.release_top();
         }
-        self.drop_on_commit()?;
+        self.on_commit_actions()?;
         Ok(std::mem::take(self.xact.level()))
     }
 

@@ -5,7 +5,10 @@
 //! all later ones find. Their catalog rows are logged as any others, and so are their locks; what is in their files is not, nor
 //! that there are files. They go when the session leaves, in one transaction.
 //!
-//! Differences from PostgreSQL: ON COMMIT DELETE ROWS and temporary views are not modelled.
+//! ON COMMIT DELETE ROWS is a TRUNCATE at the end of each transaction that looked at temporary relations, of all of the session's
+//! tables that want it. Its locks, and messages about indexes that are built anew, are logged: such a transaction has an xid.
+//!
+//! Difference from PostgreSQL: temporary views are not modelled.
 
 use std::cmp::Reverse;
 
@@ -106,16 +109,20 @@ impl Backend<'_> {
         Ok(())
     }
 
-    /// `PreCommit_on_commit_actions`: tables that are to be dropped go, newest first.
-    pub(super) fn drop_on_commit(&mut self) -> Result<()> {
+    /// `PreCommit_on_commit_actions`: tables are emptied, then tables are dropped, newest first.
+    pub(super) fn on_commit_actions(&mut self) -> Result<()> {
         if !self.xact.used_temp {
             return Ok(());
         }
         let Some(namespace) = self.cluster.temp_namespace(self.xact.session) else { return Ok(()) };
-        let relations = self.cluster.catalog.relations_in(namespace);
-        let mut going: Vec<Oid> =
-            relations.filter(|relation| relation.on_commit == OnCommit::Drop).map(|relation| relation.oid).collect();
-        going.sort_by_key(|oid| Reverse(*oid));
+        let newest_first = |wanted: OnCommit| {
+            let relations = self.cluster.catalog.relations_in(namespace);
+            let mut found: Vec<Oid> = relations.filter(|known| known.on_commit == wanted).map(|known| known.oid).collect();
+            found.sort_by_key(|oid| Reverse(*oid));
+            found
+        };
+        let (emptied, going) = (newest_first(OnCommit::DeleteRows), newest_first(OnCommit::Drop));
+        self.heap_truncate(&emptied)?;
         let objects: Vec<ObjectAddress> = going.into_iter().map(ObjectAddress::relation).collect();
         self.perform_cascading_deletions(&objects)
     }

@@ -55,6 +55,19 @@ pub enum DependencyType {
     Auto,
     /// Part of the other: goes with it and only with it.
     Internal,
+    /// A partition's part of the other, which the parent has: goes with it, and else only with what it is a part of by
+    /// [`DependencyType::PartitionSecondary`].
+    PartitionPrimary,
+    /// A part of the partition: goes with it.
+    PartitionSecondary,
+}
+
+impl DependencyType {
+    /// Whether it can only go with the other.
+    #[must_use]
+    pub fn is_part(self) -> bool {
+        matches!(self, DependencyType::Internal | DependencyType::PartitionPrimary)
+    }
 }
 
 /// One row of pg_depend: `object` depends on `on`.

@@ -14,6 +14,8 @@ pub enum RelKind {
     Partitioned,
     /// An index.
     Index,
+    /// An index of a partitioned table: no storage of its own.
+    PartitionedIndex,
     /// A sequence.
     Sequence,
     /// A TOAST table.
@@ -34,6 +36,7 @@ impl RelKind {
             RelKind::Table => 'r',
             RelKind::Partitioned => 'p',
             RelKind::Index => 'i',
+            RelKind::PartitionedIndex => 'I',
             RelKind::Sequence => 'S',
             RelKind::Toast => 't',
             RelKind::View => 'v',
@@ -45,7 +48,7 @@ impl RelKind {
     /// Whether it has a file (`RELKIND_HAS_STORAGE`).
     #[must_use]
     pub fn has_storage(self) -> bool {
-        !matches!(self, RelKind::Partitioned | RelKind::View | RelKind::CompositeType)
+        !matches!(self, RelKind::Partitioned | RelKind::PartitionedIndex | RelKind::View | RelKind::CompositeType)
     }
 
     /// Whether it is a table that ALTER TABLE is for.
@@ -54,10 +57,16 @@ impl RelKind {
         matches!(self, RelKind::Table | RelKind::Partitioned)
     }
 
+    /// Whether it is an index.
+    #[must_use]
+    pub fn is_index(self) -> bool {
+        matches!(self, RelKind::Index | RelKind::PartitionedIndex)
+    }
+
     /// Whether it has system columns.
     #[must_use]
     pub fn has_system_columns(self) -> bool {
-        !matches!(self, RelKind::Index | RelKind::View | RelKind::CompositeType)
+        !self.is_index() && !matches!(self, RelKind::View | RelKind::CompositeType)
     }
 }
 
@@ -82,7 +91,9 @@ pub struct Attribute {
     /// Its name.
     pub name: Arc<str>,
     /// Its type's name.
-    pub type_name: &'static str,
+    pub type_name: Arc<str>,
+    /// Its type, if a statement made that.
+    pub type_oid: Option<Oid>,
     /// Bytes of a value on average.
     pub width: u32,
     /// Long values go to a TOAST table.
@@ -93,6 +104,14 @@ pub struct Attribute {
     pub missing: bool,
     /// It was dropped: its row stays.
     pub dropped: bool,
+}
+
+impl Attribute {
+    /// Bytes that a row of these columns has in a record: `xl_heap_header`, padding, values.
+    #[must_use]
+    pub fn row_len(columns: &[Attribute]) -> u32 {
+        6 + columns.iter().map(|column| column.width).sum::<u32>()
+    }
 }
 
 /// What a table's constraint is.
@@ -167,6 +186,8 @@ pub enum OnCommit {
     /// Nothing.
     #[default]
     PreserveRows,
+    /// Its rows are deleted.
+    DeleteRows,
     /// It is dropped.
     Drop,
 }
@@ -192,9 +213,9 @@ pub struct Relation {
     pub toast: Option<Oid>,
     /// Its indexes, oldest first.
     pub indexes: Vec<Oid>,
-    /// Its partitions, oldest first.
+    /// Its partitions, or an index's in those, by oid.
     pub partitions: Vec<Oid>,
-    /// The table whose partition it is.
+    /// The table or index whose partition it is.
     pub parent: Option<Oid>,
     /// What an index is over.
     pub index: Option<IndexInfo>,

@@ -96,7 +96,8 @@ impl Catalog {
         for system in &SYSTEM {
             let columns = (1..=system.columns[version]).map(|attnum| Attribute {
                 name: format!("column_{attnum}").into(),
-                type_name: "",
+                type_name: "".into(),
+                type_oid: None,
                 width: 4,
                 toastable: false,
                 not_null: true,

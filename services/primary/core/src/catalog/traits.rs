@@ -24,6 +24,10 @@ pub struct CatalogTraits {
     pub rowtype_for_toast_and_sequence: bool,
     /// NOT NULL has a pg_constraint row (18 and later).
     pub not_null_constraints: bool,
+    /// ADD CONSTRAINT locks all partitions ahead (18 and later), not each table's when its parent is done.
+    pub constraint_locks_partitions: bool,
+    /// A partitioned table has triggers for its foreign keys, as its partitions have (15 and later).
+    pub foreign_key_triggers_of_parents: bool,
     /// DETACH PARTITION locks the partition, too, and goes in two commands (14 and later).
     pub detach_locks_partition: bool,
     /// The rule of a view depends on the view once more, for its OLD and NEW (15 and before).
@@ -61,6 +65,8 @@ const V13: CatalogTraits = CatalogTraits {
     catalog_multi_insert: false,
     rowtype_for_toast_and_sequence: true,
     not_null_constraints: false,
+    constraint_locks_partitions: false,
+    foreign_key_triggers_of_parents: false,
     detach_locks_partition: false,
     rule_depends_on_view: true,
     matview_filled_by_refresh: false,
@@ -93,6 +99,7 @@ const V15: CatalogTraits = CatalogTraits {
     message_order: MessageOrder::OldestFirst,
     dropped_stats: true,
     publication_schemas: true,
+    foreign_key_triggers_of_parents: true,
     ..V14
 };
 
@@ -119,6 +126,7 @@ const V17: CatalogTraits = CatalogTraits {
 const V18: CatalogTraits = CatalogTraits {
     version: PgVersion::V18,
     not_null_constraints: true,
+    constraint_locks_partitions: true,
     inplace_messages: true,
     relsync_messages: true,
     ..V17

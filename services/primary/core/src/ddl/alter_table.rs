@@ -7,13 +7,13 @@ use pg_types::{Oid, catalog};
 
 use super::rows;
 use crate::backend::{Backend, Result, StatementError};
-use crate::catalog::{Datum, DependencyType, ObjectAddress, RelKind, ReplicaIdentity};
+use crate::catalog::{Datum, DependencyType, ObjectAddress, ReplicaIdentity};
 
 impl Backend<'_> {
     /// RENAME of a table, index, view or sequence: its types are renamed with it. An index locks nobody out.
     pub(crate) fn rename_relation(&mut self, rel: Oid, to: &Arc<str>) -> Result<()> {
         self.check_new_name(self.relation(rel)?.namespace, to)?;
-        if self.relation(rel)?.kind != RelKind::Index {
+        if !self.relation(rel)?.kind.is_index() {
             self.log_access_exclusive_lock(rel)?;
         }
         self.rename_relation_internal(rel, to)?;

@@ -22,13 +22,26 @@ const TYPES: [(&str, u32, bool); 14] = [
     ("jsonb", 64, true),
 ];
 
+/// Bytes of an array on average.
+const ARRAY_WIDTH: u32 = 32;
+/// Bytes of a value of a type that a statement makes, on average.
+const MADE_WIDTH: u32 = 4;
+
+/// Names of the types that are there without being made.
+#[must_use]
+pub(crate) fn known_types() -> [&'static str; TYPES.len()] {
+    TYPES.map(|(name, ..)| name)
+}
+
 /// A column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
     /// Its name.
     pub name: Arc<str>,
     /// Its type's name.
-    pub type_name: &'static str,
+    pub type_name: Arc<str>,
+    /// Its type is one that a statement makes: its name, without `[]`.
+    pub made_type: Option<Arc<str>>,
     /// Bytes of a value on average.
     pub width: u32,
     /// Its table needs a TOAST table.
@@ -56,11 +69,15 @@ impl Column {
         if name.len() > 63 || name.chars().any(char::is_control) {
             return Err(format!("column name '{}' is longer than 63 bytes or has control characters", name.escape_debug()));
         }
-        let Some((known_type, width, toastable)) = TYPES.iter().find(|(known, _, _)| known.eq_ignore_ascii_case(type_name))
-        else {
-            let known: Vec<&str> = TYPES.iter().map(|(name, _, _)| *name).collect();
-            return Err(format!("'{type_name}' is no type that a column can have here: use one of {}", known.join(", ")));
+        let element = type_name.strip_suffix("[]");
+        let known = TYPES.iter().find(|(known, _, _)| known.eq_ignore_ascii_case(element.unwrap_or(type_name)));
+        let (known_type, width, toastable) = match (known, element) {
+            (Some((known, width, toastable)), None) => ((*known).into(), *width, *toastable),
+            (Some((known, ..)), Some(_)) => (format!("{known}[]").into(), ARRAY_WIDTH, true),
+            (None, Some(_)) => (Arc::from(type_name), ARRAY_WIDTH, true),
+            (None, None) => (Arc::from(type_name), MADE_WIDTH, false),
         };
+        let made_type = known.is_none().then(|| Arc::from(element.unwrap_or(type_name)));
         let rest = words.collect::<Vec<_>>().join(" ").to_ascii_lowercase();
         let serial = type_name.to_ascii_lowercase().ends_with("serial");
         let (clauses, default) = match rest.split_once("default ") {
@@ -79,8 +96,9 @@ impl Column {
         Ok(Column {
             name: name.into(),
             type_name: known_type,
-            width: *width,
-            toastable: *toastable,
+            made_type,
+            width,
+            toastable,
             serial,
             default: default || serial,
             not_null: not_null || primary_key || serial,
@@ -93,19 +111,14 @@ impl Column {
     pub(crate) fn attribute(&self) -> Attribute {
         Attribute {
             name: Arc::clone(&self.name),
-            type_name: self.type_name,
+            type_name: Arc::clone(&self.type_name),
+            type_oid: None,
             width: self.width,
             toastable: self.toastable,
             not_null: self.not_null,
             missing: false,
             dropped: false,
         }
-    }
-
-    /// Bytes that a row of these columns has in a record: `xl_heap_header`, padding, values.
-    #[must_use]
-    pub fn row_len(columns: &[Column]) -> u32 {
-        6 + columns.iter().map(|column| column.width).sum::<u32>()
     }
 }
 
@@ -120,12 +133,15 @@ mod tests {
         let c = Column::parse("c timestamptz default now()").unwrap();
         assert!(c.default && !c.not_null && !c.serial);
         assert!(Column::parse("b TEXT NOT NULL").unwrap().toastable);
-        assert_eq!(Column::row_len(&[id, c]), 18);
+        assert_eq!(Attribute::row_len(&[id.attribute(), c.attribute()]), 18);
+        let made = |text: &str| Column::parse(text).unwrap().made_type;
+        assert_eq!((made("m mood"), made("m mood[]")), (Some("mood".into()), Some("mood".into())));
+        assert_eq!((made("m int"), made("m int[]")), (None, None));
     }
 
     #[test]
     fn errors_say_what_would_be_right() {
-        let errors = [("a", "a name and a type"), ("a money", "use one of smallint"), ("a int unique", "may say 'not null'")];
+        let errors = [("a", "a name and a type"), ("a int unique", "may say 'not null'")];
         for (definition, expected) in errors {
             let error = Column::parse(definition).unwrap_err();
             assert!(error.contains(expected), "{error}");

@@ -1,5 +1,5 @@
-//! Constraints (`commands/tablecmds.c`: `ATAddCheckNNConstraint`, `ATExecAddIndex`, `ATAddForeignKeyConstraint`,
-//! `ATExecDropConstraint`; `catalog/pg_constraint.c`).
+//! Constraints (`commands/tablecmds.c`: `ATAddCheckNNConstraint`, `ATExecAddIndex`, `ATExecDropConstraint`;
+//! `catalog/pg_constraint.c`). Foreign keys are in `foreign_key.rs`.
 
 use std::sync::Arc;
 
@@ -18,62 +18,54 @@ impl Backend<'_> {
         if self.relation(table)?.constraints.iter().any(|known| known.kind == b'p') {
             return Err(StatementError::Refused(format!("'{}' has a primary key already", self.relation(table)?.name)));
         }
-        self.set_column_not_null(table, attnum)?;
-        self.command_counter_increment()?;
-        self.create_constraint_index(table, name, (attnum, &column.into()), b'p')
+        let not_null = format!("{}_{column}_not_null", self.relation(table)?.name).into();
+        for table in self.lock_with_partitions(table)? {
+            let attnum = self.attnum(table, column)?;
+            self.set_column_not_null(table, attnum, &not_null)?;
+            self.command_counter_increment()?;
+        }
+        self.create_constraint_index(table, name, attnum, b'p')
     }
 
     /// ADD UNIQUE.
     pub(crate) fn add_unique(&mut self, table: Oid, name: &Arc<str>, column: &str) -> Result<()> {
         self.begin_constraint(table, name)?;
         let attnum = self.attnum(table, column)?;
-        self.create_constraint_index(table, name, (attnum, &column.into()), b'u')
+        self.create_constraint_index(table, name, attnum, b'u')
     }
 
-    /// ADD CHECK on one column: it depends on the column as a part of its table, and once more for its expression.
+    /// ADD CHECK on one column, in each table a command.
     pub(crate) fn add_check(&mut self, table: Oid, name: &Arc<str>, column: &str) -> Result<()> {
         self.begin_constraint(table, name)?;
+        self.add_check_with_partitions(table, name, column)
+    }
+
+    /// `ATAddCheckNNConstraint` of one table and then of its partitions.
+    fn add_check_with_partitions(&mut self, table: Oid, name: &Arc<str>, column: &str) -> Result<()> {
         let attnum = self.attnum(table, column)?;
+        self.store_check(table, name, attnum)?;
+        let class_row = self.relation(table)?.class_row;
+        self.catalog_update(class_row, |_| ())?;
+        self.command_counter_increment()?;
+        for partition in self.lock_partitions(table)? {
+            self.add_check_with_partitions(partition, name, column)?;
+        }
+        Ok(())
+    }
+
+    /// `StoreRelCheck`: it depends on the column as a part of its table, and once more for its expression.
+    pub(super) fn store_check(&mut self, table: Oid, name: &Arc<str>, attnum: i16) -> Result<()> {
         let oid = self.new_oid()?;
         self.catalog_insert(rows::constraint(oid, table, b'c'))?;
         let (check, column) = (ObjectAddress::new(catalog::CONSTRAINT, oid), ObjectAddress::column(table, attnum));
         self.depend(check, column, DependencyType::Auto)?;
         self.depend(check, column, DependencyType::Normal)?;
-        let class_row = self.relation(table)?.class_row;
-        self.catalog_update(class_row, |_| ())?;
-        self.keep_constraint(table, oid, name, b'c', attnum)?;
-        self.command_counter_increment()
+        self.keep_constraint(table, oid, name, b'c', attnum)
     }
 
-    /// ADD FOREIGN KEY from one column to another table's primary key: two triggers there, two here. Nobody is locked out of
-    /// reading.
-    pub(crate) fn add_foreign_key(&mut self, table: Oid, name: &Arc<str>, column: &str, references: Oid) -> Result<()> {
-        self.refuse_temporary(table, "foreign keys of temporary tables are not modelled")?;
-        self.refuse_temporary(references, "a permanent table cannot refer to it")?;
-        self.check_new_constraint(table, name)?;
-        let attnum = self.attnum(table, column)?;
-        let key = self.primary_key_of(references)?;
-        let oid = self.new_oid()?;
-        self.catalog_insert(rows::constraint(oid, table, b'f'))?;
-        let constraint = ObjectAddress::new(catalog::CONSTRAINT, oid);
-        self.depend(constraint, ObjectAddress::column(table, attnum), DependencyType::Auto)?;
-        let on = [ObjectAddress::column(references, key.1), ObjectAddress::relation(key.0)];
-        self.depend_all(&on.map(|on| (constraint, on, DependencyType::Normal)))?;
-        self.keep_constraint(table, oid, name, b'f', attnum)?;
-        self.command_counter_increment()?;
-        // RI_FKey_noaction_del, …_upd on the other table; RI_FKey_check_ins, …_upd on this one.
-        self.insert_trigger(references, &[(constraint, DependencyType::Internal)])?;
-        self.command_counter_increment()?;
-        self.insert_trigger(references, &[(constraint, DependencyType::Internal)])?;
-        self.insert_trigger(table, &[(constraint, DependencyType::Internal)])?;
-        self.command_counter_increment()?;
-        self.insert_trigger(table, &[(constraint, DependencyType::Internal)])?;
-        self.command_counter_increment()
-    }
-
-    /// DROP CONSTRAINT.
+    /// DROP CONSTRAINT. Parts of a key or foreign key in partitions depend on it; a check constraint's are dropped after it.
     pub(crate) fn drop_constraint(&mut self, table: Oid, name: &str, behavior: DropBehavior) -> Result<()> {
-        self.log_access_exclusive_lock(table)?;
+        self.lock_with_partitions(table)?;
         let relation = self.relation(table)?;
         let refused = || StatementError::Refused(format!("'{}' has no constraint '{name}'", relation.name));
         let constraint = relation.constraints.iter().find(|known| *known.name == *name).cloned().ok_or_else(refused)?;
@@ -85,11 +77,17 @@ impl Backend<'_> {
                 self.log_access_exclusive_lock(row.on.object)?;
             }
         }
-        self.perform_deletion(ObjectAddress::new(catalog::CONSTRAINT, constraint.oid), behavior)
+        self.perform_deletion(ObjectAddress::new(catalog::CONSTRAINT, constraint.oid), behavior)?;
+        if constraint.kind == b'c' {
+            for partition in self.relation(table)?.partitions.clone() {
+                self.drop_constraint(partition, name, behavior)?;
+            }
+        }
+        Ok(())
     }
 
     /// The index and the column of a primary key.
-    fn primary_key_of(&self, table: Oid) -> Result<(Oid, i16)> {
+    pub(super) fn primary_key_of(&self, table: Oid) -> Result<(Oid, i16)> {
         let relation = self.relation(table)?;
         for index in &relation.indexes {
             if let Some(info) = self.relation(*index)?.index.as_ref().filter(|info| info.primary) {
@@ -102,11 +100,15 @@ impl Backend<'_> {
     /// Locks the table of a new constraint.
     fn begin_constraint(&mut self, table: Oid, name: &str) -> Result<()> {
         self.check_new_constraint(table, name)?;
-        self.lock_plain_table(table)
+        if self.cluster.catalog.traits.constraint_locks_partitions {
+            self.lock_with_partitions(table).map(drop)
+        } else {
+            self.lock_table(table)
+        }
     }
 
     /// A constraint's name must be new to its table.
-    fn check_new_constraint(&self, table: Oid, name: &str) -> Result<()> {
+    pub(super) fn check_new_constraint(&self, table: Oid, name: &str) -> Result<()> {
         let relation = self.relation(table)?;
         if relation.constraints.iter().any(|known| *known.name == *name) {
             return Err(StatementError::Refused(format!("'{}' has a constraint '{name}' already", relation.name)));
@@ -115,7 +117,7 @@ impl Backend<'_> {
     }
 
     /// Keeps what the catalog says.
-    fn keep_constraint(&mut self, table: Oid, oid: Oid, name: &Arc<str>, kind: u8, attnum: i16) -> Result<()> {
+    pub(super) fn keep_constraint(&mut self, table: Oid, oid: Oid, name: &Arc<str>, kind: u8, attnum: i16) -> Result<()> {
         let constraint = Constraint { oid, name: Arc::clone(name), kind, attnum };
         self.change_relation(table, |table| table.constraints.push(constraint))
     }

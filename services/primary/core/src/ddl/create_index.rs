@@ -1,5 +1,7 @@
 //! CREATE INDEX, indexes of constraints and TOAST tables, and what a build writes back (`catalog/index.c`: `index_create`,
-//! `index_build`, `index_update_stats`; `commands/indexcmds.c`).
+//! `index_build`, `index_update_stats`; `commands/indexcmds.c`: `DefineIndex`).
+//!
+//! An index of a partitioned table is a catalog entry only. Each partition gets an index of its own, or one that it has is attached.
 
 use std::sync::Arc;
 
@@ -13,26 +15,26 @@ use crate::catalog::{
 };
 
 /// What one new index is made of.
-struct NewIndex<'a> {
-    /// Its oid.
-    oid: Oid,
+pub(super) struct NewIndex {
     /// Its name.
-    name: Arc<str>,
+    pub(super) name: Arc<str>,
     /// What it is over.
-    info: IndexInfo,
-    /// Its columns' names.
-    columns: &'a [Arc<str>],
+    pub(super) info: IndexInfo,
     /// What it is for, which decides what it depends on.
-    purpose: Purpose,
+    pub(super) purpose: Purpose,
+    /// The index of the partitioned table that it is a part of.
+    pub(super) parent: Option<Oid>,
+    /// It is filled at once, not when its table is written anew (`INDEX_CREATE_SKIP_BUILD`).
+    pub(super) build: bool,
 }
 
 /// What an index is for.
 #[derive(Clone, Copy, PartialEq)]
-enum Purpose {
+pub(super) enum Purpose {
     /// CREATE INDEX.
     Plain,
-    /// A constraint: its oid and `contype`.
-    Constraint(Oid, u8),
+    /// A constraint: its `contype`.
+    Constraint(u8),
     /// A TOAST table.
     Toast,
 }
@@ -43,15 +45,16 @@ const CATALOG_ROWS: u64 = 400;
 const EMPTY_INDEX_PAGES: u32 = 1;
 
 impl Backend<'_> {
-    /// CREATE INDEX on one column. Gives the index's oid.
-    pub(crate) fn create_index(&mut self, table: Oid, name: &Arc<str>, column: &str, unique: bool) -> Result<Oid> {
+    /// CREATE INDEX. Gives the index's oid.
+    pub(crate) fn create_index(&mut self, table: Oid, name: &Arc<str>, columns: &[String], unique: bool) -> Result<Oid> {
         let relation = self.relation(table)?;
         self.check_new_name(relation.namespace, name)?;
-        if !matches!(relation.kind, RelKind::Table | RelKind::MaterializedView) {
-            return Err(StatementError::Refused(format!("'{}' is no plain table", relation.name)));
+        if !relation.kind.is_table() && relation.kind != RelKind::MaterializedView {
+            return Err(StatementError::Refused(format!("'{}' is no table", relation.name)));
         }
-        let attnum = self.attnum(table, column)?;
-        self.create_plain_index(table, name, attnum, unique)
+        let key = columns.iter().map(|column| self.attnum(table, column)).collect::<Result<Vec<_>>>()?;
+        let info = IndexInfo { table, key, unique, ..IndexInfo::default() };
+        self.define_index(&NewIndex { name: Arc::clone(name), info, purpose: Purpose::Plain, parent: None, build: true })
     }
 
     /// A column's number.
@@ -61,90 +64,175 @@ impl Backend<'_> {
         relation.attnum(column).ok_or_else(refused)
     }
 
-    /// The index of CREATE INDEX.
-    pub(super) fn create_plain_index(&mut self, table: Oid, name: &Arc<str>, attnum: i16, unique: bool) -> Result<Oid> {
-        let oid = self.new_oid()?;
-        let columns =
-            [self.relation(table)?.attribute(attnum).map_or_else(|| "expr".into(), |column| Arc::clone(&column.name))];
-        let info = IndexInfo { table, key: vec![attnum], unique, ..IndexInfo::default() };
-        self.new_index(&NewIndex { oid, name: Arc::clone(name), info, columns: &columns, purpose: Purpose::Plain })?;
-        Ok(oid)
-    }
-
-    /// An index that is built later (`INDEX_CREATE_SKIP_BUILD`): its table is only marked as having one.
-    pub(super) fn create_unbuilt_index(&mut self, table: Oid, name: &Arc<str>, attnum: i16, unique: bool) -> Result<()> {
-        let oid = self.new_oid()?;
-        let columns =
-            [self.relation(table)?.attribute(attnum).map_or_else(|| "expr".into(), |column| Arc::clone(&column.name))];
-        let info = IndexInfo { table, key: vec![attnum], unique, ..IndexInfo::default() };
-        self.store_index(&NewIndex { oid, name: Arc::clone(name), info, columns: &columns, purpose: Purpose::Plain })?;
-        let known = self.relation(table)?.stats;
-        self.index_update_stats(table, RelStats { has_index: true, ..known })?;
-        self.command_counter_increment()
-    }
-
     /// The index of PRIMARY KEY or UNIQUE, with its constraint.
-    pub(super) fn create_constraint_index(
-        &mut self,
-        table: Oid,
-        name: &Arc<str>,
-        (attnum, column): (i16, &Arc<str>),
-        kind: u8,
-    ) -> Result<()> {
-        let oid = self.new_oid()?;
-        let constraint = self.new_oid()?;
-        let columns = [Arc::clone(column)];
+    pub(super) fn create_constraint_index(&mut self, table: Oid, name: &Arc<str>, attnum: i16, kind: u8) -> Result<()> {
         let info = IndexInfo { table, key: vec![attnum], unique: true, primary: kind == b'p', ..IndexInfo::default() };
-        let purpose = Purpose::Constraint(constraint, kind);
-        self.new_index(&NewIndex { oid, name: Arc::clone(name), info, columns: &columns, purpose })?;
-        let constraint = Constraint { oid: constraint, name: Arc::clone(name), kind, attnum };
-        self.change_relation(table, |table| table.constraints.push(constraint))
+        let purpose = Purpose::Constraint(kind);
+        self.define_index(&NewIndex { name: Arc::clone(name), info, purpose, parent: None, build: true }).map(drop)
     }
 
     /// The index of a TOAST table, over its first two columns.
-    pub(super) fn create_toast_index(&mut self, oid: Oid, table: Oid, name: &Arc<str>) -> Result<()> {
-        let columns: Vec<Arc<str>> = self.relation(table)?.columns.iter().take(2).map(|c| Arc::clone(&c.name)).collect();
+    pub(super) fn create_toast_index(&mut self, table: Oid, name: &Arc<str>) -> Result<()> {
         let info = IndexInfo { table, key: vec![1, 2], unique: true, primary: true, ..IndexInfo::default() };
-        self.new_index(&NewIndex { oid, name: Arc::clone(name), info, columns: &columns, purpose: Purpose::Toast })
+        let new = NewIndex { name: Arc::clone(name), info, purpose: Purpose::Toast, parent: None, build: true };
+        self.define_index(&new).map(drop)
     }
 
-    /// `index_create`, then the build as a command of its own.
-    fn new_index(&mut self, new: &NewIndex<'_>) -> Result<()> {
-        self.store_index(new)?;
-        self.index_build(new.info.table, new.oid)
-    }
-
-    /// `index_create` up to the build.
-    fn store_index(&mut self, new: &NewIndex<'_>) -> Result<()> {
-        let (filenode, table) = (new.oid.0, new.info.table);
-        let (namespace, temporary) = (self.relation(table)?.namespace, self.relation(table)?.temporary);
-        self.create_storage(filenode, temporary)?;
-        self.log_access_exclusive_lock(new.oid)?;
-        let class_row = self.catalog_insert(rows::class(new.oid, &new.name, namespace, filenode))?;
-        let attributes = (1..).zip(new.columns).map(|(attnum, name)| rows::attribute(new.oid, name, attnum)).collect();
-        self.catalog_multi_insert(attributes)?;
-        self.catalog_insert(rows::index(new.oid, table))?;
-        self.invalidate_relcache(table);
-        if let Purpose::Constraint(constraint, kind) = new.purpose {
-            self.catalog_insert(rows::constraint(constraint, table, kind))?;
+    /// `DefineIndex`: the index, then those of the table's partitions.
+    pub(super) fn define_index(&mut self, new: &NewIndex) -> Result<Oid> {
+        let table = new.info.table;
+        let (index, constraint) = self.store_index(new)?;
+        if new.build && self.relation(table)?.kind != RelKind::Partitioned {
+            self.index_build(table, index)?;
+            return Ok(index);
         }
-        self.depend_index(new)?;
+        let known = self.relation(table)?.stats;
+        self.index_update_stats(table, RelStats { has_index: true, ..known })?;
+        self.command_counter_increment()?;
+        for partition in self.relation(table)?.partitions.clone() {
+            self.define_partition_index(partition, index, constraint, new.build)?;
+        }
+        Ok(index)
+    }
+
+    /// A partition gets its part of an index, made anew unless it has one that will do.
+    pub(super) fn define_partition_index(
+        &mut self,
+        partition: Oid,
+        parent: Oid,
+        parent_constraint: Option<Oid>,
+        build: bool,
+    ) -> Result<()> {
+        let info = self.index_info_for(partition, parent)?;
+        let of_constraint = parent_constraint.is_some();
+        if let Some(found) = self.index_alike(partition, &info, of_constraint)? {
+            self.index_set_parent(found, parent)?;
+            return match (parent_constraint, self.constraint_of_index(found)) {
+                (Some(parent), Some(constraint)) => self.constraint_set_parent(constraint, parent, partition),
+                _ => Ok(()),
+            };
+        }
+        let purpose = match (of_constraint, info.primary) {
+            (false, _) => Purpose::Plain,
+            (true, true) => Purpose::Constraint(b'p'),
+            (true, false) => Purpose::Constraint(b'u'),
+        };
+        let name = self.choose_index_name(partition, &info, purpose)?;
+        self.define_index(&NewIndex { name, info, purpose, parent: Some(parent), build }).map(drop)
+    }
+
+    /// What a partition's part of an index is over.
+    fn index_info_for(&self, partition: Oid, parent: Oid) -> Result<IndexInfo> {
+        let refused = || StatementError::Refused("an index is none".to_owned());
+        let of = self.relation(parent)?.index.clone().ok_or_else(refused)?;
+        let parent_table = self.relation(of.table)?;
+        let mut key = Vec::new();
+        for attnum in of.key {
+            let name = parent_table.attribute(attnum).map(|column| Arc::clone(&column.name)).unwrap_or_default();
+            key.push(self.attnum(partition, &name)?);
+        }
+        Ok(IndexInfo { table: partition, key, unique: of.unique, primary: of.primary, ..IndexInfo::default() })
+    }
+
+    /// An index of a table that is as another one would be and no part of one yet (`CompareIndexInfo`).
+    fn index_alike(&self, table: Oid, wanted: &IndexInfo, of_constraint: bool) -> Result<Option<Oid>> {
+        for index in &self.relation(table)?.indexes {
+            let relation = self.relation(*index)?;
+            let alike = relation.index.as_ref().is_some_and(|info| info.key == wanted.key && info.unique == wanted.unique);
+            if alike && relation.parent.is_none() && (!of_constraint || self.constraint_of_index(*index).is_some()) {
+                return Ok(Some(*index));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The constraint that an index is part of.
+    pub(super) fn constraint_of_index(&self, index: Oid) -> Option<Oid> {
+        let rows = self.cluster.catalog.dependencies_of(ObjectAddress::relation(index));
+        let is_it =
+            |row: &crate::catalog::Dependency| row.on.class == catalog::CONSTRAINT && row.kind == DependencyType::Internal;
+        rows.into_iter().map(|(_, row)| row).find(is_it).map(|row| row.on.object)
+    }
+
+    /// `ChooseIndexName`: of the table and its columns, with a number if that is taken.
+    fn choose_index_name(&self, table: Oid, info: &IndexInfo, purpose: Purpose) -> Result<Arc<str>> {
+        let relation = self.relation(table)?;
+        let column = |attnum: &i16| relation.attribute(*attnum).map_or("expr", |column| &*column.name);
+        let columns = info.key.iter().map(column).collect::<Vec<_>>().join("_");
+        let base = match purpose {
+            Purpose::Constraint(b'p') => format!("{}_pkey", relation.name),
+            Purpose::Constraint(_) => format!("{}_{columns}_key", relation.name),
+            _ => format!("{}_{columns}_idx", relation.name),
+        };
+        let mut name = base.clone();
+        let mut number = 0;
+        while self.check_new_name(relation.namespace, &name).is_err() {
+            number += 1;
+            name = format!("{base}{number}");
+        }
+        Ok(name.into())
+    }
+
+    /// `IndexSetParentIndex`: an index that is there becomes a part of the parent's.
+    pub(super) fn index_set_parent(&mut self, index: Oid, parent: Oid) -> Result<()> {
+        let table = self.relation(index)?.index.as_ref().map_or(Oid::INVALID, |info| info.table);
+        self.store_single_inheritance(index, parent)?;
+        self.set_relation_has_subclass(parent)?;
+        let class_row = self.relation(index)?.class_row;
+        self.catalog_update(class_row, |_| ())?;
+        self.depend_as_partition(ObjectAddress::relation(index), ObjectAddress::relation(parent), table)?;
+        self.command_counter_increment()
+    }
+
+    /// `ConstraintSetParentConstraint`: the same of its constraint.
+    pub(super) fn constraint_set_parent(&mut self, constraint: Oid, parent: Oid, table: Oid) -> Result<()> {
+        let row = self.row_of(catalog::CONSTRAINT, constraint)?;
+        self.catalog_update(row, |tuple| tuple.set("conparentid", crate::catalog::Datum::Oid(parent)))?;
+        let of = |oid| ObjectAddress::new(catalog::CONSTRAINT, oid);
+        self.depend_as_partition(of(constraint), of(parent), table)
+    }
+
+    /// What makes an object a partition's part of another.
+    pub(super) fn depend_as_partition(&mut self, object: ObjectAddress, parent: ObjectAddress, table: Oid) -> Result<()> {
+        self.depend(object, parent, DependencyType::PartitionPrimary)?;
+        self.depend(object, ObjectAddress::relation(table), DependencyType::PartitionSecondary)
+    }
+
+    /// `index_create` up to the build. Gives the index and its constraint.
+    fn store_index(&mut self, new: &NewIndex) -> Result<(Oid, Option<Oid>)> {
+        let table = new.info.table;
+        let oid = self.new_oid()?;
+        let partitioned = self.relation(table)?.kind == RelKind::Partitioned;
+        let filenode = if partitioned { 0 } else { oid.0 };
+        let (namespace, temporary) = (self.relation(table)?.namespace, self.relation(table)?.temporary);
+        if !partitioned {
+            self.create_storage(filenode, temporary)?;
+        }
+        self.log_access_exclusive_lock(oid)?;
+        let over = self.relation(table)?;
+        let column = |attnum: &i16| over.attribute(*attnum).map_or_else(|| "expr".into(), |column| Arc::clone(&column.name));
+        let columns: Vec<Arc<str>> = new.info.key.iter().map(column).collect();
+        let class_row = self.catalog_insert(rows::class(oid, &new.name, namespace, filenode))?;
+        let attributes = (1..).zip(&columns).map(|(attnum, name)| rows::attribute(oid, name, attnum)).collect();
+        self.catalog_multi_insert(attributes)?;
+        self.catalog_insert(rows::index(oid, table))?;
+        self.invalidate_relcache(table);
         // Unlike a table's, an index's row says 0 tuples from the start, in every version.
         let stats = RelStats { pages: 0, tuples: Some(0), has_index: false };
         self.put_relation(Relation {
-            oid: new.oid,
+            oid,
             name: Arc::clone(&new.name),
             namespace,
             temporary,
             on_commit: OnCommit::default(),
-            kind: RelKind::Index,
+            kind: if partitioned { RelKind::PartitionedIndex } else { RelKind::Index },
             filenode,
             toast: None,
             indexes: Vec::new(),
             partitions: Vec::new(),
             parent: None,
             index: Some(new.info.clone()),
-            columns: new.columns.iter().map(|name| plain_attribute(name)).collect(),
+            columns: columns.iter().map(|name| plain_attribute(name)).collect(),
             constraints: Vec::new(),
             triggers: Vec::new(),
             has_triggers: false,
@@ -156,26 +244,52 @@ impl Backend<'_> {
             grantees: Vec::new(),
             class_row,
         });
-        self.change_relation(table, |table| table.indexes.push(new.oid))?;
-        self.command_counter_increment()
+        self.change_relation(table, |table| table.indexes.push(oid))?;
+        if let Some(parent) = new.parent {
+            self.store_single_inheritance(oid, parent)?;
+            self.set_relation_has_subclass(parent)?;
+        }
+        let constraint = self.depend_index(new, oid)?;
+        self.command_counter_increment()?;
+        Ok((oid, constraint))
     }
 
-    /// What a new index depends on: its constraint, or the columns that it is over.
-    fn depend_index(&mut self, new: &NewIndex<'_>) -> Result<()> {
-        let index = ObjectAddress::relation(new.oid);
-        let columns = new.info.key.iter().map(|attnum| ObjectAddress::column(new.info.table, *attnum));
-        match new.purpose {
-            Purpose::Constraint(oid, _) => {
-                let constraint = ObjectAddress::new(catalog::CONSTRAINT, oid);
-                let rows: Vec<_> = columns.map(|column| (constraint, column, DependencyType::Auto)).collect();
-                self.depend_all(&rows)?;
-                self.depend(index, constraint, DependencyType::Internal)
-            }
+    /// What a new index depends on: its constraint, which is made here, or the columns that it is over; and the parent's index.
+    fn depend_index(&mut self, new: &NewIndex, oid: Oid) -> Result<Option<Oid>> {
+        let (index, table) = (ObjectAddress::relation(oid), new.info.table);
+        let made = match new.purpose {
+            Purpose::Constraint(kind) => Some(self.create_index_constraint(new, oid, kind)?),
             Purpose::Plain | Purpose::Toast => {
+                let columns = new.info.key.iter().map(|attnum| ObjectAddress::column(table, *attnum));
                 let rows: Vec<_> = columns.map(|column| (index, column, DependencyType::Auto)).collect();
-                self.depend_all(&rows)
+                self.depend_all(&rows)?;
+                None
             }
+        };
+        if let Some(parent) = new.parent {
+            self.depend_as_partition(index, ObjectAddress::relation(parent), table)?;
         }
+        Ok(made)
+    }
+
+    /// `index_constraint_create`.
+    fn create_index_constraint(&mut self, new: &NewIndex, index: Oid, kind: u8) -> Result<Oid> {
+        let table = new.info.table;
+        let oid = self.new_oid()?;
+        let parent = new.parent.and_then(|parent| self.constraint_of_index(parent));
+        self.catalog_insert(rows::constraint(oid, table, kind))?;
+        let constraint = ObjectAddress::new(catalog::CONSTRAINT, oid);
+        let columns = new.info.key.iter().map(|attnum| ObjectAddress::column(table, *attnum));
+        let rows: Vec<_> = columns.map(|column| (constraint, column, DependencyType::Auto)).collect();
+        self.depend_all(&rows)?;
+        self.depend(ObjectAddress::relation(index), constraint, DependencyType::Internal)?;
+        if let Some(parent) = parent {
+            self.depend_as_partition(constraint, ObjectAddress::new(catalog::CONSTRAINT, parent), table)?;
+        }
+        let attnum = new.info.key.first().copied().unwrap_or_default();
+        let known = Constraint { oid, name: Arc::clone(&new.name), kind, attnum };
+        self.change_relation(table, |table| table.constraints.push(known))?;
+        Ok(oid)
     }
 
     /// `index_build`: the sizes that it found go to the pg_class rows of the table and of the index.

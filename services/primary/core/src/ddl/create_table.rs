@@ -37,26 +37,56 @@ impl Backend<'_> {
             return Err(StatementError::Refused("a temporary table cannot be partitioned or a partition here".to_owned()));
         }
         self.check_new_name(namespace, &spec.name)?;
-        let sequences = self.create_sequences(spec, namespace)?;
-        let table = self.create_heap(spec, namespace)?;
-        if let Some(parent) = spec.parent {
-            self.store_partition_bound(table, parent)?;
+        let columns = match spec.parent {
+            Some(parent) => self.columns_of_partition(spec, parent)?,
+            None => self.attributes(&spec.columns)?,
+        };
+        let own = if spec.parent.is_none() { &spec.columns[..] } else { &[] };
+        let sequences = self.create_sequences(&spec.name, own, namespace)?;
+        let table = self.create_heap(spec, &columns, namespace)?;
+        match spec.parent {
+            Some(parent) => {
+                self.inherit_from(table, parent)?;
+                self.store_partition_bound(table, parent)?;
+            }
+            None => self.add_defaults(table, own, &sequences)?,
         }
         if spec.partitioned {
             self.store_partition_key(table)?;
         }
-        self.add_defaults(table, spec, &sequences)?;
-        self.add_not_null_constraints(table, spec)?;
-        if !spec.partitioned && spec.columns.iter().any(|column| column.toastable) {
+        if let Some(parent) = spec.parent {
+            self.clone_parts(parent, table)?;
+        }
+        self.add_not_null_constraints(table, spec.parent)?;
+        self.command_counter_increment()?;
+        if !spec.partitioned && columns.iter().any(|column| column.toastable) {
             self.create_toast_table(table)?;
         }
-        for (attnum, column) in attnums(spec).filter(|(_, column)| column.primary_key) {
-            self.create_constraint_index(table, &format!("{}_pkey", spec.name).into(), (attnum, &column.name), b'p')?;
+        for (attnum, _) in attnums(own).filter(|(_, column)| column.primary_key) {
+            self.create_constraint_index(table, &format!("{}_pkey", spec.name).into(), attnum, b'p')?;
         }
         for (sequence, attnum) in sequences {
             self.own_sequence(sequence, table, attnum)?;
         }
         Ok(table)
+    }
+
+    /// Columns with their types, which must be there.
+    pub(super) fn attributes(&self, columns: &[Column]) -> Result<Vec<Attribute>> {
+        columns.iter().map(|column| self.resolved_attribute(column)).collect()
+    }
+
+    /// A column with its type: an enum's values are short, a composite type's may be long, a domain's are those of its base type.
+    pub(super) fn resolved_attribute(&self, column: &Column) -> Result<Attribute> {
+        let attribute = column.attribute();
+        let Some(name) = &column.made_type else { return Ok(attribute) };
+        let oid = self.object_named(catalog::TYPE, "type", name)?;
+        let r#type = ObjectAddress::new(catalog::TYPE, oid);
+        if column.type_name.ends_with("[]") {
+            return Ok(Attribute { type_oid: self.part_of(r#type, catalog::TYPE), ..attribute });
+        }
+        let composite = self.part_of(r#type, catalog::CLASS).is_some();
+        Ok(Attribute { type_oid: Some(oid), toastable: attribute.toastable || composite, ..attribute })
     }
 
     /// A relation's name must be new in its schema.
@@ -69,60 +99,29 @@ impl Backend<'_> {
     }
 
     /// A sequence for each serial column, made before the table.
-    fn create_sequences(&mut self, spec: &TableSpec, namespace: Oid) -> Result<Vec<(Oid, i16)>> {
-        let serial = attnums(spec).filter(|(_, column)| column.serial);
+    fn create_sequences(&mut self, table: &str, columns: &[Column], namespace: Oid) -> Result<Vec<(Oid, i16)>> {
+        let serial = attnums(columns).filter(|(_, column)| column.serial);
         let sequences = serial.map(|(attnum, column)| {
-            let name = format!("{}_{}_seq", spec.name, column.name).into();
+            let name = format!("{table}_{}_seq", column.name).into();
             Ok((self.create_sequence(namespace, &name)?, attnum))
         });
         sequences.collect()
     }
 
     /// The table itself: types, pg_class, pg_attribute, its dependency on the schema.
-    fn create_heap(&mut self, spec: &TableSpec, namespace: Oid) -> Result<Oid> {
+    fn create_heap(&mut self, spec: &TableSpec, columns: &[Attribute], namespace: Oid) -> Result<Oid> {
         if let Some(parent) = spec.parent {
             self.log_access_exclusive_lock(parent)?;
         }
         let oid = self.new_oid()?;
-        let columns: Vec<Attribute> = spec.columns.iter().map(Column::attribute).collect();
         let kind = if spec.partitioned { RelKind::Partitioned } else { RelKind::Table };
-        let row_len = spec.row_len.unwrap_or_else(|| Column::row_len(&spec.columns));
-        self.create_relation(&NewRelation { oid, name: Arc::clone(&spec.name), namespace, kind, columns: &columns, row_len })?;
+        let row_len = spec.row_len.unwrap_or_else(|| Attribute::row_len(columns));
+        self.create_relation(&NewRelation { oid, name: Arc::clone(&spec.name), namespace, kind, columns, row_len })?;
         if let Some(on_commit) = spec.temporary {
             self.change_relation(oid, |table| table.on_commit = on_commit)?;
         }
         self.command_counter_increment()?;
         Ok(oid)
-    }
-
-    /// PARTITION OF: the bound, then the inheritance; the parent's relcache entry lists its partitions, so it must go.
-    fn store_partition_bound(&mut self, child: Oid, parent: Oid) -> Result<()> {
-        let class_row = self.relation(child)?.class_row;
-        self.catalog_update(class_row, |_| ())?;
-        self.command_counter_increment()?;
-        self.invalidate_relcache(parent);
-        self.store_catalog_inheritance(child, parent)?;
-        self.command_counter_increment()
-    }
-
-    /// `StoreCatalogInheritance1`; a parent's first child is noted in its own row.
-    pub(super) fn store_catalog_inheritance(&mut self, child: Oid, parent: Oid) -> Result<()> {
-        self.catalog_insert(rows::inherits(child, parent))?;
-        self.depend(ObjectAddress::relation(child), ObjectAddress::relation(parent), DependencyType::Auto)?;
-        self.set_relation_has_subclass(parent)?;
-        self.change_relation(child, |table| table.parent = Some(parent))?;
-        self.change_relation(parent, |table| table.partitions.push(child))
-    }
-
-    /// `SetRelationHasSubclass`.
-    fn set_relation_has_subclass(&mut self, parent: Oid) -> Result<()> {
-        let (class_row, known) = (self.relation(parent)?.class_row, self.relation(parent)?.has_subclass);
-        if known {
-            self.invalidate_relcache(parent);
-            return Ok(());
-        }
-        self.catalog_update(class_row, |_| ())?;
-        self.change_relation(parent, |table| table.has_subclass = true)
     }
 
     /// `StorePartitionKey`: the key's column (the first) cannot go but with the table.
@@ -134,8 +133,8 @@ impl Backend<'_> {
     }
 
     /// `AddRelationNewConstraints`: defaults, in one command.
-    fn add_defaults(&mut self, table: Oid, spec: &TableSpec, sequences: &[(Oid, i16)]) -> Result<()> {
-        for (attnum, _) in attnums(spec).filter(|(_, column)| column.default) {
+    fn add_defaults(&mut self, table: Oid, columns: &[Column], sequences: &[(Oid, i16)]) -> Result<()> {
+        for (attnum, _) in attnums(columns).filter(|(_, column)| column.default) {
             let sequence = sequences.iter().find(|(_, owner)| *owner == attnum).map(|(sequence, _)| *sequence);
             self.store_attribute_default(table, attnum, sequence)?;
         }
@@ -157,16 +156,29 @@ impl Backend<'_> {
     }
 
     /// NOT NULL constraints as objects of their own; the count of check constraints is then set anew, which always asks the
-    /// relcache entry to go (`SetRelationNumChecks`).
-    fn add_not_null_constraints(&mut self, table: Oid, spec: &TableSpec) -> Result<()> {
-        if !self.cluster.catalog.traits.not_null_constraints || !spec.columns.iter().any(|column| column.not_null) {
+    /// relcache entry to go (`SetRelationNumChecks`). A partition's have the names of its parent's.
+    fn add_not_null_constraints(&mut self, table: Oid, parent: Option<Oid>) -> Result<()> {
+        let relation = self.relation(table)?;
+        let wanted: Vec<(i16, Arc<str>)> =
+            (1..).zip(&relation.columns).filter(|(_, c)| c.not_null).map(|(n, c)| (n, Arc::clone(&c.name))).collect();
+        if !self.cluster.catalog.traits.not_null_constraints || wanted.is_empty() {
             return Ok(());
         }
-        for (attnum, column) in attnums(spec).filter(|(_, column)| column.not_null) {
-            self.store_not_null_constraint(table, attnum, &format!("{}_{}_not_null", spec.name, column.name).into())?;
+        let table_name = Arc::clone(&relation.name);
+        for (attnum, column) in wanted {
+            let inherited = parent.map(|parent| self.not_null_constraint(parent, &column)).transpose()?.flatten();
+            let name = inherited.map_or_else(|| format!("{table_name}_{column}_not_null").into(), |known| known.name);
+            self.store_not_null_constraint(table, attnum, &name)?;
         }
         self.invalidate_relcache(table);
         self.command_counter_increment()
+    }
+
+    /// The NOT NULL constraint of a column.
+    pub(super) fn not_null_constraint(&self, table: Oid, column: &str) -> Result<Option<Constraint>> {
+        let attnum = self.attnum(table, column)?;
+        let constraints = &self.relation(table)?.constraints;
+        Ok(constraints.iter().find(|known| known.kind == b'n' && known.attnum == attnum).cloned())
     }
 
     /// `StoreRelNotNull`: one constraint.
@@ -180,6 +192,6 @@ impl Backend<'_> {
 }
 
 /// Columns with their numbers.
-fn attnums(spec: &TableSpec) -> impl Iterator<Item = (i16, &Column)> {
-    (1..).zip(&spec.columns)
+fn attnums(columns: &[Column]) -> impl Iterator<Item = (i16, &Column)> {
+    (1..).zip(columns)
 }

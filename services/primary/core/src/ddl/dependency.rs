@@ -96,7 +96,7 @@ impl Backend<'_> {
             .catalog
             .dependencies_of(object)
             .into_iter()
-            .find(|(_, row)| row.kind == DependencyType::Internal && row.object == object && !row.on.covers(object));
+            .find(|(_, row)| row.kind.is_part() && row.object == object && !row.on.covers(object));
         match owner {
             Some((_, row)) => {
                 let (object, owner) = (self.describe(object), self.describe(row.on));

@@ -9,8 +9,7 @@ use pg_types::{Oid, RecordBody, catalog};
 use super::rows;
 use crate::backend::{Backend, Result};
 use crate::catalog::{
-    Attribute, CatalogTuple, DependencyType, ObjectAddress, OnCommit, PG_CATALOG, RelKind, RelStats, Relation, ReplicaIdentity,
-    user_locator,
+    Attribute, DependencyType, ObjectAddress, OnCommit, PG_CATALOG, RelKind, RelStats, Relation, ReplicaIdentity, user_locator,
 };
 
 /// What one new relation is made of.
@@ -116,14 +115,29 @@ impl Backend<'_> {
 
     /// `AddNewAttributeTuples`.
     fn insert_attributes(&mut self, rel: Oid, columns: &[Attribute], kind: RelKind) -> Result<()> {
-        let user: Vec<CatalogTuple> =
-            (1..).zip(columns).map(|(attnum, column)| rows::attribute(rel, &column.name, attnum)).collect();
-        self.catalog_multi_insert(user)?;
+        let at_once = self.cluster.catalog.traits.catalog_multi_insert;
+        let row = |(attnum, column): (i16, &Attribute)| rows::attribute(rel, &column.name, attnum);
+        if at_once {
+            self.catalog_multi_insert((1..).zip(columns).map(row).collect())?;
+        }
+        for (attnum, column) in (1..).zip(columns) {
+            if !at_once {
+                self.catalog_insert(row((attnum, column)))?;
+            }
+            self.depend_on_type(rel, attnum, column)?;
+        }
         if kind.has_system_columns() {
             let system = SYSTEM_COLUMNS.map(|(name, attnum)| rows::attribute(rel, &name.into(), attnum));
             self.catalog_multi_insert(system.into())?;
         }
         Ok(())
+    }
+
+    /// A column depends on its type; those that the system made are pinned.
+    pub(super) fn depend_on_type(&mut self, rel: Oid, attnum: i16, column: &Attribute) -> Result<()> {
+        let Some(oid) = column.type_oid else { return Ok(()) };
+        let r#type = ObjectAddress::new(catalog::TYPE, oid);
+        self.depend(ObjectAddress::column(rel, attnum), r#type, DependencyType::Normal)
     }
 
     /// `create_toast_table`: a table and its index, then the owner's pg_class row.
@@ -140,8 +154,7 @@ impl Backend<'_> {
         };
         self.create_relation(&new)?;
         self.command_counter_increment()?;
-        let index = self.new_oid()?;
-        self.create_toast_index(index, toast, &format!("pg_toast_{owner}_index").into())?;
+        self.create_toast_index(toast, &format!("pg_toast_{owner}_index").into())?;
         let class_row = self.relation(owner)?.class_row;
         self.catalog_update(class_row, |_| ())?;
         self.depend(ObjectAddress::relation(toast), ObjectAddress::relation(owner), DependencyType::Internal)?;
@@ -153,7 +166,7 @@ impl Backend<'_> {
     fn has_rowtype(&self, kind: RelKind) -> bool {
         match kind {
             RelKind::Toast | RelKind::Sequence => self.cluster.catalog.traits.rowtype_for_toast_and_sequence,
-            RelKind::Index => false,
+            RelKind::Index | RelKind::PartitionedIndex => false,
             _ => true,
         }
     }
@@ -190,5 +203,14 @@ impl Backend<'_> {
 
 /// A column of a relation that the system makes.
 pub(super) fn plain_attribute(name: &str) -> Attribute {
-    Attribute { name: name.into(), type_name: "", width: 4, toastable: false, not_null: false, missing: false, dropped: false }
+    Attribute {
+        name: name.into(),
+        type_name: "".into(),
+        type_oid: None,
+        width: 4,
+        toastable: false,
+        not_null: false,
+        missing: false,
+        dropped: false,
+    }
 }

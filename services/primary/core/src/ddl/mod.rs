@@ -11,7 +11,7 @@
 //! | `create_index` | CREATE INDEX; the build and its statistics |
 //! | `alter_column` | ALTER TABLE … COLUMN |
 //! | `alter_table` | RENAME, SET (…), REPLICA IDENTITY, GRANT, REVOKE, COMMENT |
-//! | `constraint`, `trigger`, `partition`, `sequence` | what their names say |
+//! | `constraint`, `foreign_key`, `trigger`, `partition`, `sequence` | what their names say |
 //! | `rewrite` | ALTER COLUMN TYPE, VACUUM FULL, CLUSTER: a table written anew |
 //! | `truncate` | TRUNCATE, REINDEX |
 //! | `view` | views and materialized views |
@@ -29,6 +29,7 @@ pub(crate) mod constraint;
 pub(crate) mod create_index;
 pub(crate) mod create_table;
 pub(crate) mod dependency;
+pub(crate) mod foreign_key;
 mod heap;
 pub(crate) mod object;
 mod partition;

@@ -10,14 +10,21 @@ use crate::catalog::{Datum, RelKind, TupleId, user_locator};
 impl Backend<'_> {
     /// A relation.
     pub(super) fn drop_relation(&mut self, oid: Oid) -> Result<()> {
-        if self.relation(oid)?.kind == RelKind::Index { self.index_drop(oid) } else { self.heap_drop_with_catalog(oid) }
+        if self.relation(oid)?.kind.is_index() { self.index_drop(oid) } else { self.heap_drop_with_catalog(oid) }
     }
 
     /// `index_drop`: the table's relcache entry lists its indexes, so it must go.
     fn index_drop(&mut self, oid: Oid) -> Result<()> {
-        self.drop_storage(oid)?;
+        let (kind, parent) = (self.relation(oid)?.kind, self.relation(oid)?.parent);
+        if kind.has_storage() {
+            self.drop_storage(oid)?;
+        }
         self.catalog_delete_rows_of(catalog::INDEX, oid)?;
         self.delete_relation_rows(oid)?;
+        self.catalog_delete_rows_of(catalog::INHERITS, oid)?;
+        if let Some(parent) = parent {
+            self.change_relation(parent, |index| index.partitions.retain(|known| *known != oid))?;
+        }
         let table = self.relation(oid)?.index.as_ref().map(|index| index.table);
         if let Some(table) = table {
             self.invalidate_relcache(table);

@@ -10,6 +10,7 @@ use pg_types::record::HeapInsert;
 use pg_types::{Oid, RecordBody, catalog};
 
 use super::column::Column;
+use super::create_index::{NewIndex, Purpose};
 use super::dependency::DropBehavior;
 use super::heap::NewRelation;
 use crate::backend::{Backend, Result, StatementError};
@@ -36,21 +37,56 @@ pub(super) enum Copied {
 impl Backend<'_> {
     /// ALTER COLUMN TYPE: rows are written anew unless the type is the same. Indexes over the column are made anew, too.
     pub(crate) fn alter_column_type(&mut self, table: Oid, column: &str, new: &Column) -> Result<()> {
-        self.lock_plain_table(table)?;
+        self.refuse_partition(table)?;
+        let tables = self.lock_with_partitions(table)?;
+        let now = self.resolved_attribute(new)?;
         let attnum = self.attnum(table, column)?;
-        self.check_no_constraints_on(table, attnum)?;
-        let same = self.relation(table)?.attribute(attnum).is_some_and(|known| known.type_name == new.type_name);
+        let same = self.relation(table)?.attribute(attnum).is_some_and(|known| known.type_name == now.type_name);
+        let mut indexes = Vec::new();
+        for table in &tables {
+            let attnum = self.attnum(*table, column)?;
+            self.check_no_constraints_on(*table, attnum)?;
+            self.alter_type_of(*table, attnum, &now, same)?;
+            if !same {
+                indexes.extend(self.drop_indexes_on(*table, attnum)?);
+            }
+        }
+        if same {
+            return Ok(());
+        }
+        indexes.iter().try_for_each(|index| self.define_index(index).map(drop))?;
+        tables.iter().try_for_each(|table| self.create_missing_toast_table(*table))?;
+        for table in tables {
+            if self.relation(table)?.kind.has_storage() {
+                let transient = self.make_new_heap(table)?;
+                self.copy_heap(table, transient, Copied::Inserted)?;
+                self.finish_heap_swap(table, transient, SwapToast::ByLinks)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `ATExecAlterColumnType`: the column's row and its default.
+    fn alter_type_of(&mut self, table: Oid, attnum: i16, now: &Attribute, same: bool) -> Result<()> {
         if !same {
             self.clear_missing(table)?;
             self.command_counter_increment()?;
         }
+        let column = ObjectAddress::column(table, attnum);
+        for (id, row) in self.cluster.catalog.dependencies_of(column) {
+            if row.on.class == catalog::TYPE {
+                self.catalog_delete(id)?;
+            }
+        }
         let attribute = self.attribute_row(table, attnum)?;
         self.catalog_update(attribute, |_| ())?;
-        let now = new.attribute();
+        self.depend_on_type(table, attnum, now)?;
+        let now = now.clone();
         self.change_relation(table, |table| {
             let Some(known) = table.attribute_mut(attnum) else { return };
+            let width = now.width;
             let before = std::mem::replace(known, Attribute { name: Arc::clone(&known.name), not_null: known.not_null, ..now });
-            table.row_len = (table.row_len + new.width).saturating_sub(before.width);
+            table.row_len = (table.row_len + width).saturating_sub(before.width);
         })?;
         self.command_counter_increment()?;
         if let Some(default) = self.default_of(table, attnum) {
@@ -58,14 +94,7 @@ impl Backend<'_> {
             self.store_attribute_default(table, attnum, None)?;
             self.command_counter_increment()?;
         }
-        if same {
-            return Ok(());
-        }
-        self.remake_indexes_on(table, attnum)?;
-        self.create_missing_toast_table(table)?;
-        let transient = self.make_new_heap(table)?;
-        self.copy_heap(table, transient, Copied::Inserted)?;
-        self.finish_heap_swap(table, transient, SwapToast::ByLinks)
+        Ok(())
     }
 
     /// Constraints on a column whose type changes would be made anew, which is not modelled.
@@ -79,21 +108,20 @@ impl Backend<'_> {
         }
     }
 
-    /// Drops the indexes over a column and makes new ones, which are built when the table has its new file.
-    fn remake_indexes_on(&mut self, table: Oid, attnum: i16) -> Result<()> {
-        let mut over = Vec::new();
+    /// Drops the indexes over a column, with their parts in partitions. They come back to be made anew, and are built when the
+    /// table has its new file.
+    fn drop_indexes_on(&mut self, table: Oid, attnum: i16) -> Result<Vec<NewIndex>> {
+        let (mut over, mut objects) = (Vec::new(), Vec::new());
         for index in &self.relation(table)?.indexes {
             let relation = self.relation(*index)?;
             if let Some(info) = relation.index.as_ref().filter(|info| info.key.contains(&attnum)) {
-                over.push((*index, Arc::clone(&relation.name), info.unique));
+                let (name, info) = (Arc::clone(&relation.name), info.clone());
+                over.push(NewIndex { name, info, purpose: Purpose::Plain, parent: None, build: false });
+                objects.push(ObjectAddress::relation(*index));
             }
         }
-        let objects: Vec<ObjectAddress> = over.iter().map(|(index, ..)| ObjectAddress::relation(*index)).collect();
         self.perform_multiple_deletions(&objects, DropBehavior::Restrict)?;
-        for (_, name, unique) in over {
-            self.create_unbuilt_index(table, &name, attnum, unique)?;
-        }
-        Ok(())
+        Ok(over)
     }
 
     /// `make_new_heap`: an empty table like another, with a TOAST table if that has one.
@@ -146,8 +174,7 @@ impl Backend<'_> {
         if let Some(stayed) = self.relation(table)?.toast.filter(|_| toast == SwapToast::ByLinks) {
             self.rename_toast_table(table, stayed)?;
         }
-        self.clear_missing(table)?;
-        self.command_counter_increment()
+        self.clear_missing(table)
     }
 
     /// `RelationClearMissing`: all rows are written anew, so none lacks a column.
@@ -175,8 +202,7 @@ impl Backend<'_> {
         self.command_counter_increment()?;
         // It is no transient table's any more (`ResetRelRewrite`).
         let class_row = self.relation(stayed)?.class_row;
-        self.catalog_update(class_row, |_| ())?;
-        self.command_counter_increment()
+        self.catalog_update(class_row, |_| ())
     }
 
     /// `swap_relation_files`, in one command.

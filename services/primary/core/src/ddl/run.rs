@@ -199,10 +199,7 @@ impl Backend<'_> {
             _ => {
                 let rel = self.named(name)?;
                 self.check_is(rel, what)?;
-                // An index's table and a partition's parent are locked before them.
-                let relation = self.relation(rel)?;
-                let table = relation.index.as_ref().map(|info| info.table).or(relation.parent);
-                table.map_or(Ok(()), |table| self.log_access_exclusive_lock(table))?;
+                self.lock_before_drop(rel)?;
                 ObjectAddress::relation(rel)
             }
         };
@@ -210,12 +207,28 @@ impl Backend<'_> {
         done(format!("DROP {} {name}", what.sql()))
     }
 
+    /// An index's table and a partition's parent are locked before them, behind a partitioned index the table's partitions.
+    fn lock_before_drop(&mut self, rel: Oid) -> Result<()> {
+        let relation = self.relation(rel)?;
+        let (kind, table) = (relation.kind, relation.index.as_ref().map(|info| info.table));
+        if let Some(table) = table.or(relation.parent) {
+            self.log_access_exclusive_lock(table)?;
+        }
+        match table {
+            Some(table) if kind == RelKind::PartitionedIndex => {
+                self.log_access_exclusive_lock(rel)?;
+                self.lock_with_partitions(table).map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// A relation must be of the kind that the statement says.
     fn check_is(&self, rel: Oid, what: ObjectKind) -> Result<()> {
         let relation = self.relation(rel)?;
         let fits = match what {
             ObjectKind::Table => relation.kind.is_table(),
-            ObjectKind::Index => relation.kind == RelKind::Index,
+            ObjectKind::Index => relation.kind.is_index(),
             ObjectKind::View => relation.kind == RelKind::View,
             ObjectKind::MaterializedView => relation.kind == RelKind::MaterializedView,
             ObjectKind::Sequence => relation.kind == RelKind::Sequence,

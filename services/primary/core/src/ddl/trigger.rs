@@ -17,13 +17,36 @@ impl Backend<'_> {
             return Err(StatementError::Refused(format!("'{}' has a trigger '{name}' already", relation.name)));
         }
         let function = self.object_named(catalog::PROC, "function", function)?;
-        let on = [
-            (ObjectAddress::new(catalog::PROC, function), DependencyType::Normal),
-            (ObjectAddress::relation(table), DependencyType::Auto),
-        ];
+        self.create_trigger_firing_on(table, name, function, None)?;
+        self.command_counter_increment()
+    }
+
+    /// A trigger of one table, and then of its partitions, whose triggers are parts of it.
+    fn create_trigger_firing_on(&mut self, table: Oid, name: &Arc<str>, function: Oid, parent: Option<Oid>) -> Result<()> {
+        let of_table = ObjectAddress::relation(table);
+        let mut on =
+            vec![(ObjectAddress::new(catalog::PROC, function), DependencyType::Normal), (of_table, DependencyType::Auto)];
+        if let Some(parent) = parent {
+            on.push((ObjectAddress::new(catalog::TRIGGER, parent), DependencyType::PartitionPrimary));
+            on.push((of_table, DependencyType::PartitionSecondary));
+        }
         let oid = self.insert_trigger(table, &on)?;
         self.change_relation(table, |table| table.triggers.push(Trigger { oid, name: Arc::clone(name) }))?;
-        self.command_counter_increment()
+        for partition in self.relation(table)?.partitions.clone() {
+            self.create_trigger_firing_on(partition, name, function, Some(oid))?;
+        }
+        Ok(())
+    }
+
+    /// A new partition gets its part of each trigger of its parent (`CloneRowTriggersToPartition`).
+    pub(super) fn clone_triggers(&mut self, parent: Oid, partition: Oid) -> Result<()> {
+        for trigger in self.relation(parent)?.triggers.clone() {
+            let on = self.cluster.catalog.dependencies_of(ObjectAddress::new(catalog::TRIGGER, trigger.oid));
+            if let Some((_, row)) = on.iter().find(|(_, row)| row.on.class == catalog::PROC) {
+                self.create_trigger_firing_on(partition, &trigger.name, row.on.object, Some(trigger.oid))?;
+            }
+        }
+        Ok(())
     }
 
     /// `CreateTriggerFiringOn`: a table's first trigger is noted in pg_class, as a command of its own; the relcache entry must go
@@ -47,7 +70,6 @@ impl Backend<'_> {
 
     /// DROP TRIGGER.
     pub(crate) fn drop_trigger(&mut self, table: Oid, name: &str) -> Result<()> {
-        self.log_access_exclusive_lock(table)?;
         let relation = self.relation(table)?;
         let refused = || StatementError::Refused(format!("'{}' has no trigger '{name}'", relation.name));
         let oid = relation.triggers.iter().find(|known| *known.name == *name).map(|known| known.oid).ok_or_else(refused)?;

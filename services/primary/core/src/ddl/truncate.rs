@@ -129,11 +129,23 @@ impl Backend<'_> {
         self.reindex_relation(second)
     }
 
+    /// `heap_truncate`: temporary tables whose rows go at commit.
+    pub(crate) fn heap_truncate(&mut self, tables: &[Oid]) -> Result<()> {
+        tables.iter().try_for_each(|table| self.log_access_exclusive_lock(*table))?;
+        for table in tables {
+            let toast = self.relation(*table)?.toast;
+            std::iter::once(*table).chain(toast).try_for_each(|rel| self.cut_relation(rel))?;
+        }
+        Ok(())
+    }
+
     /// `heap_truncate_one_rel`: files of a relation and its indexes are cut to nothing.
     fn cut_relation(&mut self, rel: Oid) -> Result<()> {
+        self.log_access_exclusive_lock(rel)?;
         let filenode = self.relation(rel)?.filenode;
         self.cut_file(filenode)?;
         for index in self.relation(rel)?.indexes.clone() {
+            self.log_access_exclusive_lock(index)?;
             let filenode = self.relation(index)?.filenode;
             self.cut_file(filenode)?;
             self.index_build(rel, index)?;
@@ -153,8 +165,12 @@ impl Backend<'_> {
     /// REINDEX of a table or of one index. The table is not locked against reading.
     pub(crate) fn reindex(&mut self, rel: Oid) -> Result<()> {
         match self.relation(rel)?.index.as_ref().map(|info| info.table) {
-            Some(table) => self.reindex_index(table, rel),
-            None => self.reindex_with_toast(rel),
+            Some(table) if self.relation(rel)?.kind == RelKind::Index => self.reindex_index(table, rel),
+            None if self.relation(rel)?.kind != RelKind::Partitioned => self.reindex_with_toast(rel),
+            _ => {
+                let name = &self.relation(rel)?.name;
+                Err(StatementError::Refused(format!("'{name}' is partitioned: reindex its partitions instead")))
+            }
         }
     }
 

@@ -47,8 +47,8 @@ impl Backend<'_> {
         self.check_new_object(catalog::TYPE, "type", name)?;
         self.check_new_name(PUBLIC, name)?;
         let oid = self.new_oid()?;
-        let attributes: Vec<Attribute> = columns.iter().map(Column::attribute).collect();
-        let (kind, row_len) = (RelKind::CompositeType, Column::row_len(columns));
+        let attributes = self.attributes(columns)?;
+        let (kind, row_len) = (RelKind::CompositeType, Attribute::row_len(&attributes));
         let new = NewRelation { oid, name: Arc::clone(name), namespace: PUBLIC, kind, columns: &attributes, row_len };
         self.create_relation(&new)?;
         self.command_counter_increment()

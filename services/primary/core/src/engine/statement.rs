@@ -51,6 +51,11 @@ impl<'a> Seen<'a> {
         self.cluster.relation_seen(self.session, name)
     }
 
+    /// A relation and its partitions, to be locked so that nobody else uses them.
+    fn with_partitions(self, oid: Oid) -> Vec<(Oid, LockMode)> {
+        std::iter::once(oid).chain(self.partitions_of(oid)).map(|rel| (rel, LockMode::Exclusive)).collect()
+    }
+
     /// A relation's partitions.
     fn partitions_of(self, oid: Oid) -> Vec<Oid> {
         self.cluster.catalog.relation(oid).map_or(Vec::new(), |relation| relation.partitions.clone())
@@ -66,20 +71,17 @@ pub(super) fn resolve(plan: &StatementPlan, seen: Seen<'_>, blanks: Blanks, rng:
         | StatementPlan::Delete(target, _) => rows_of(target, seen, blanks, rng),
         StatementPlan::Truncate(table) => {
             let (name, oid) = lookup(table, seen, blanks, rng)?;
-            let partitions = seen.partitions_of(oid);
-            let locks = std::iter::once(oid).chain(partitions).map(|rel| (rel, LockMode::Exclusive)).collect();
-            Ok(Resolved { tables: vec![oid], name, ..Resolved::locking(locks) })
+            Ok(Resolved { tables: vec![oid], name, ..Resolved::locking(seen.with_partitions(oid)) })
         }
         StatementPlan::CreateIndex { table, name: index, .. } => {
             let (name, oid) = lookup(table, seen, blanks, rng)?;
             let part = index.as_ref().map(|index| index.fill(blanks, rng).into());
-            let locking = Resolved::locking(vec![(oid, LockMode::Exclusive)]);
-            Ok(Resolved { tables: vec![oid], name, part, ..locking })
+            Ok(Resolved { tables: vec![oid], name, part, ..Resolved::locking(seen.with_partitions(oid)) })
         }
         StatementPlan::AddColumn(table, _, column) => {
             let (name, oid) = lookup(table, seen, blanks, rng)?;
             let part = Some(column.fill(blanks, rng).into());
-            Ok(Resolved { tables: vec![oid], name, part, ..Resolved::locking(vec![(oid, LockMode::Exclusive)]) })
+            Ok(Resolved { tables: vec![oid], name, part, ..Resolved::locking(seen.with_partitions(oid)) })
         }
         StatementPlan::Grant(table, _) => {
             let (name, oid) = lookup(table, seen, blanks, rng)?;
@@ -182,10 +184,10 @@ impl Backend<'_> {
                 made = Some(self.create_table(&spec)?);
                 format!("CREATE TABLE {}", at.name)
             }
-            StatementPlan::CreateIndex { column, unique, .. } => {
-                let made_up = || format!("{}_{column}_idx", at.name).into();
+            StatementPlan::CreateIndex { columns, unique, .. } => {
+                let made_up = || format!("{}_{}_idx", at.name, columns.join("_")).into();
                 let name: Arc<str> = at.part.clone().unwrap_or_else(made_up);
-                made = Some(self.create_index(only(at)?, &name, column, *unique)?);
+                made = Some(self.create_index(only(at)?, &name, columns, *unique)?);
                 format!("CREATE INDEX {name}")
             }
             StatementPlan::Object(_) => {

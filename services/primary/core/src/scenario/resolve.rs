@@ -12,7 +12,7 @@ use super::file::{ScenarioFile, TableFile};
 use super::nearest::suggest;
 use super::plan::{DecoderHints, Plan, ServerPlan, TablePlan};
 use super::{Overrides, ParameterValue, ScenarioError, Template, position};
-use crate::ddl::column::Column;
+use crate::ddl::column::{Column, known_types};
 
 /// Most tables (with partitions) before the log begins.
 const TABLES_MAX: u64 = 200_000;
@@ -48,7 +48,7 @@ pub(super) struct Resolver<'a> {
     /// Names of relations that there are or will be.
     pub(super) known: RefCell<Vec<String>>,
     /// Names of relations that steps refer to, with their places.
-    referred: RefCell<Vec<(String, Range<usize>)>>,
+    referred: RefCell<Vec<(String, &'static str, Range<usize>)>>,
     /// The steps that were read leave a transaction open.
     pub(super) in_transaction: Cell<bool>,
     /// Place of the step that is read.
@@ -202,7 +202,7 @@ impl Resolver<'_> {
         if count > 1 && !name.counts() {
             self.error(table.name.span(), format!("{count} tables cannot have one name: put '{{i}}' into it"));
         }
-        let columns = table.columns.iter().filter_map(|column| self.at(column, |text| Column::parse(text)));
+        let columns = table.columns.iter().filter_map(|column| self.at(column, |text| old_column(text)));
         let partitions = self.optional(&table.partitions, |a| self.number(a, 1, TABLES_MAX));
         if partitions.is_some() {
             self.known.borrow_mut().push(format!("{}_1", table.name.get_ref()));
@@ -226,8 +226,13 @@ impl Resolver<'_> {
 
     /// A name with blanks of a relation that must be there: the nearest known one is named if there cannot be one.
     pub(super) fn relation(&self, text: &str) -> Said<Template> {
-        self.referred.borrow_mut().push((text.to_owned(), self.step.borrow().clone()));
+        self.refer(text, "relation");
         self.blanks(text)
+    }
+
+    /// Something is referred to by name, which must be there.
+    pub(super) fn refer(&self, text: &str, what: &'static str) {
+        self.referred.borrow_mut().push((text.to_owned(), what, self.step.borrow().clone()));
     }
 
     /// Reads a name; a pattern in it counts for the whole step.
@@ -249,11 +254,17 @@ impl Resolver<'_> {
     fn check_references(&self) {
         let known = self.known.borrow();
         let shapes: std::collections::BTreeSet<String> = known.iter().map(|name| shape(name)).collect();
-        for (name, span) in self.referred.borrow().iter() {
+        for (name, what, span) in self.referred.borrow().iter() {
             if !shapes.contains(&shape(name)) && !name.starts_with("pg_") {
-                let names: std::collections::BTreeSet<&str> = known.iter().map(String::as_str).collect();
+                let mut names: std::collections::BTreeSet<&str> = known.iter().map(String::as_str).collect();
+                let types = if *what == "type" { &known_types()[..] } else { &[] };
+                names.extend(types);
                 let near = suggest(name, names.iter().copied());
-                self.error(span.clone(), format!("nothing here makes a relation named '{}'{near}", name.escape_debug()));
+                let mut message = format!("nothing here makes a {what} named '{}'{near}", name.escape_debug());
+                if !types.is_empty() {
+                    message.push_str(&format!("; there are {}", types.join(", ")));
+                }
+                self.error(span.clone(), message);
             }
         }
     }
@@ -277,6 +288,18 @@ impl Resolver<'_> {
     /// A parameter's value, overridden or from the file.
     pub(super) fn parameter(&self, name: &str) -> Option<&ParameterValue> {
         self.overrides.get(name).or_else(|| self.file.parameters.get(name))
+    }
+}
+
+/// A column of a table that is there before the log begins.
+fn old_column(text: &str) -> Said<Column> {
+    let column = Column::parse(text)?;
+    match &column.made_type {
+        Some(made) => {
+            let known = known_types().join(", ");
+            Err(format!("'{made}' is no type that a column can have before a step makes it: use one of {known}"))
+        }
+        None => Ok(column),
     }
 }
 

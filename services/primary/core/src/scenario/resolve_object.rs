@@ -31,12 +31,13 @@ impl Resolver<'_> {
 
     /// CREATE TABLE, with the names of what it brings along.
     pub(super) fn create_table(&self, file: &CreateTableFile) -> Said<StatementPlan> {
-        let columns = file.columns.iter().map(|text| Column::parse(text)).collect::<Said<Vec<Column>>>()?;
+        let columns = file.columns.iter().map(|text| self.column(text)).collect::<Said<Vec<Column>>>()?;
         self.know_parts_of(&file.table, &columns);
         let temporary = match (file.temporary, file.on_commit) {
             (false, None) => None,
             (false, Some(_)) => return Err("'on_commit' is for temporary tables: say 'temporary = true', too".to_owned()),
             (true, Some(OnCommitFile::Drop)) => Some(OnCommit::Drop),
+            (true, Some(OnCommitFile::DeleteRows)) => Some(OnCommit::DeleteRows),
             (true, None | Some(OnCommitFile::PreserveRows)) => Some(OnCommit::PreserveRows),
         };
         if file.temporary && (file.partitioned || file.partition_of.is_some()) {
@@ -56,6 +57,15 @@ impl Resolver<'_> {
         })
     }
 
+    /// A column, whose type is there or is made by a step.
+    pub(super) fn column(&self, text: &str) -> Said<Column> {
+        let column = Column::parse(text)?;
+        if let Some(made) = &column.made_type {
+            self.refer(made, "type");
+        }
+        Ok(column)
+    }
+
     /// Names of a table's key and sequences.
     pub(super) fn know_parts_of(&self, table: &str, columns: &[Column]) {
         let mut known = self.known.borrow_mut();
@@ -65,12 +75,16 @@ impl Resolver<'_> {
 
     /// CREATE INDEX.
     pub(super) fn create_index(&self, file: &CreateIndexFile) -> Said<StatementPlan> {
+        let columns = file.column.iter().chain(&file.columns).map(|column| name(column)).collect::<Said<Vec<String>>>()?;
+        if columns.is_empty() || (file.column.is_some() && !file.columns.is_empty()) {
+            return Err("say either 'column' or 'columns'".to_owned());
+        }
         if file.name.is_none() {
-            self.known.borrow_mut().push(format!("{}_{}_idx", file.table, file.column));
+            self.known.borrow_mut().push(format!("{}_{}_idx", file.table, columns.join("_")));
         }
         Ok(StatementPlan::CreateIndex {
             table: self.relation(&file.table)?,
-            column: name(&file.column)?,
+            columns,
             name: file.name.as_ref().map(|index| self.template(index)).transpose()?,
             unique: file.unique,
         })
@@ -142,7 +156,7 @@ impl Resolver<'_> {
             }
             F::AlterColumnType(f) => Statement::AlterColumnType {
                 table: self.relation(&f.table)?,
-                column: Column::parse(&format!("{} {}", name(&f.column)?, f.r#type))?,
+                column: self.column(&format!("{} {}", name(&f.column)?, f.r#type))?,
             },
             F::AddConstraint(f) => self.add_constraint(f)?,
             F::DropConstraint(f) => Statement::DropConstraint {
@@ -202,7 +216,7 @@ impl Resolver<'_> {
                 Ok(Statement::CreateEnum { name: self.template(&f.r#type)?, labels })
             }
             (true, false) => {
-                let columns = f.columns.iter().map(|text| Column::parse(text)).collect::<Said<_>>()?;
+                let columns = f.columns.iter().map(|text| self.column(text)).collect::<Said<_>>()?;
                 Ok(Statement::CreateCompositeType { name: self.template(&f.r#type)?, columns })
             }
             _ => Err("a type has either 'enum' with its labels or 'columns'".to_owned()),

@@ -5,7 +5,6 @@ use super::at::At;
 use super::resolve::{ROWS_MAX, Resolver, SESSIONS_MAX, Said, name};
 use super::statement::{FinishPrepared, Scope, StatementPlan, Target, VacuumPlan};
 use super::step::{FinishPreparedFile, LongFile, RowLockFile, RowsFile, StepFile};
-use crate::ddl::column::Column;
 use crate::dml::row_lock::RowLock;
 
 /// Longest content of a logical message.
@@ -78,7 +77,7 @@ impl Resolver<'_> {
             StepFile::CreateTable(create) => self.create_table(create)?,
             StepFile::CreateIndex(create) => self.create_index(create)?,
             StepFile::AddColumn(add) => {
-                let column = Column::parse(&add.column)?;
+                let column = self.column(&add.column)?;
                 let name = self.blanks(&column.name)?;
                 StatementPlan::AddColumn(self.relation(&add.table)?, column, name)
             }

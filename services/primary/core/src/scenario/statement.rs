@@ -77,12 +77,12 @@ pub enum StatementPlan {
         /// It is temporary, and this becomes of it at commit.
         temporary: Option<OnCommit>,
     },
-    /// CREATE INDEX on a column.
+    /// CREATE INDEX on columns.
     CreateIndex {
         /// The table.
         table: Template,
-        /// The column.
-        column: String,
+        /// The columns.
+        columns: Vec<String>,
         /// The index's name, if not made from those.
         name: Option<Template>,
         /// UNIQUE.

@@ -204,7 +204,8 @@ pub(super) struct TruncateFile {
 pub(super) struct CreateTableFile {
     /// Its name.
     pub(super) table: String,
-    /// Column definitions.
+    /// Column definitions. A partition has its parent's.
+    #[serde(default)]
     pub(super) columns: Vec<String>,
     /// It is a partition of this table, whose columns it repeats.
     pub(super) partition_of: Option<String>,
@@ -224,6 +225,8 @@ pub(super) struct CreateTableFile {
 pub(super) enum OnCommitFile {
     /// Its rows stay.
     PreserveRows,
+    /// Its rows go.
+    DeleteRows,
     /// It goes.
     Drop,
 }
@@ -235,7 +238,10 @@ pub(super) struct CreateIndexFile {
     /// The table.
     pub(super) table: String,
     /// The column.
-    pub(super) column: String,
+    pub(super) column: Option<String>,
+    /// Or several columns.
+    #[serde(default)]
+    pub(super) columns: Vec<String>,
     /// Its name; `TABLE_COLUMN_idx` if not said.
     pub(super) name: Option<String>,
     /// UNIQUE.
