@@ -53,6 +53,12 @@ impl BackendNumbers {
         self.free.insert((place, number));
     }
 
+    /// The server was started anew: nobody is connected, and numbers are given as they were at first.
+    pub(crate) fn restarted(&mut self) {
+        let all = self.free.len() + self.taken.len();
+        *self = BackendNumbers::new(u32::try_from(all).unwrap_or(u32::MAX), self.turn.is_some());
+    }
+
     /// A session's number, if it is connected.
     pub(crate) fn of(&self, session: usize) -> Option<u32> {
         self.taken.get(&session).copied()
@@ -76,5 +82,18 @@ mod tests {
     fn i1_free_numbers_come_again() {
         assert_eq!(after_one_left(false), [None, Some(2), Some(1), Some(3), None]);
         assert_eq!(after_one_left(true), [None, Some(2), Some(3), Some(1), None]);
+    }
+
+    #[test]
+    fn a_start_gives_numbers_as_the_first_one_did() {
+        for in_turn in [false, true] {
+            let mut numbers = BackendNumbers::new(3, in_turn);
+            assert!(numbers.connect(10) && numbers.connect(11));
+            numbers.disconnect(10);
+            numbers.restarted();
+            assert_eq!(numbers.of(11), None);
+            assert!(numbers.connect(12) && numbers.connect(13) && numbers.connect(14) && !numbers.connect(15), "I1");
+            assert_eq!([12, 13, 14].map(|session| numbers.of(session)), [Some(1), Some(2), Some(3)]);
+        }
     }
 }

@@ -133,14 +133,11 @@ impl Consumers {
         self.forget();
     }
 
-    /// Those that need WAL before `oldest` are lost in a log that ends at `end`; gives their slots.
-    pub(crate) fn lose_before(&mut self, oldest: Lsn, end: Lsn) -> Vec<String> {
-        let lost = self.all.iter_mut().filter(|consumer| consumer.lost_at.is_none() && consumer.restart < oldest);
-        let names = lost.map(|consumer| {
+    /// Those that need WAL before `oldest` are lost in a log that ends at `end`.
+    pub(crate) fn lose_before(&mut self, oldest: Lsn, end: Lsn) {
+        for consumer in self.all.iter_mut().filter(|consumer| consumer.lost_at.is_none() && consumer.restart < oldest) {
             (consumer.lost_at, consumer.connected) = (Some(end), false);
-            consumer.plan.slot.clone()
-        });
-        names.collect()
+        }
     }
 
     /// The oldest xid whose rows somebody needs; invalid if nobody needs any.
@@ -309,11 +306,13 @@ mod tests {
         consumers.begin(mark(1000, 700, 700));
         consumers.barrier(2 * S, mark(9000, 705, 705));
         assert_eq!(consumers.xmin(), Xid(700));
-        assert_eq!(consumers.lose_before(Lsn(1000), Lsn(9000)), Vec::<String>::new());
-        assert_eq!(consumers.lose_before(Lsn(1001), Lsn(9000)), ["dead"]);
-        assert_eq!(consumers.lose_before(Lsn(1001), Lsn(9999)), Vec::<String>::new(), "once");
+        let lost = |consumers: &Consumers| [0, 1].map(|index| consumers.summaries()[index].lost_at);
+        consumers.lose_before(Lsn(1000), Lsn(9000));
+        assert_eq!(lost(&consumers), [None, None]);
+        consumers.lose_before(Lsn(1001), Lsn(9000));
+        consumers.lose_before(Lsn(1001), Lsn(9999));
+        assert_eq!(lost(&consumers), [Some(Lsn(9000)), None], "once");
         assert_eq!(consumers.xmin(), Xid(705));
-        assert_eq!(consumers.summaries()[0].lost_at, Some(Lsn(9000)));
     }
 
     #[test]

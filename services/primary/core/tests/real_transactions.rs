@@ -315,3 +315,131 @@ fn temporary_tables() {
         assert!(Lines::of(ours[names.len()].iter()).is_empty(), "a session without temporary tables leaves without a word");
     }
 }
+
+/// A crash, then a restart, both beside open and prepared transactions and temporary tables; `step` messages as in the recording.
+fn crash_and_restart() -> String {
+    let temp = |table: &str, columns: &str| {
+        format!("{{ create_table = {{ table = '{table}', columns = [{columns}], temporary = true }} }}")
+    };
+    let (commit, insert) = ("{ commit = {} }", |table: &str| format!("{{ insert = {{ table = '{table}' }} }}"));
+    let (text, number) = ("'id int', 'b text'", "'a int'");
+    let add = |column: &str| format!("{{ add_column = {{ table = 'k', column = '{column} int' }} }}");
+    let at = |start: &str, name: &str, does: &str| actor(name, &format!("start = '{start}'"), does);
+    let open = "{ wait = '1h' }";
+    let heir = [
+        "{ nextval = { sequence = 's_id_seq' } }".to_owned(),
+        format!("{commit}, {STEP}, {{ commit_prepared = {{ gid = 'p' }} }}, {}", insert("k")),
+        format!("{commit}, {STEP}, {}, {{ rollback = {{}} }}", temp("tx", number)),
+        format!("{STEP}, {}, {commit}, {STEP}, {}, {commit}, {STEP}", temp("tx", number), temp("ty", number)),
+    ];
+    let first = format!(
+        "{}, {commit}, {}, {commit}, {}, {commit}, {}, {INSERT}, {open}",
+        temp("tt", text),
+        insert("tt"),
+        temp("ts", "'id serial primary key', 'a int'"),
+        temp("tu", number)
+    );
+    let actors = [
+        at("0s", "a", &first),
+        at("1s", "b", &format!("{}, {{ prepare = {{ gid = 'p' }} }}", add("more"))),
+        at("2s", "c", &format!("{{ delete = {{ table = 't', rows = 2 }} }}, {{ savepoint = 's' }}, {INSERT}, {open}")),
+        at("3s", "crash", &format!("{STEP}, {}", insert("w"))),
+        at("6s", "heir", &heir.join(", ")),
+        at("7s", "snapshot", STEP),
+        at("25s", "restart_load", STEP),
+        at("26s", "d", &format!("{INSERT}, {{ savepoint = 's' }}, {INSERT}, {open}")),
+        at("26s", "e", &format!("{}, {commit}, {open}", temp("tt", text))),
+        at("26s", "f", &format!("{}, {{ prepare = {{ gid = 'q' }} }}", add("further"))),
+        at("26s", "idle", &format!("{{ savepoint = 's' }}, {open}")),
+        at(
+            "26s",
+            "g",
+            &format!("{}, {commit}, {}, {{ truncate = {{ table = 'w' }} }}, {open}", temp("tv", number), temp("tw", number)),
+        ),
+        at("27s", "before", "{ create_table = { table = 'before', columns = ['a int'] } }"),
+        at("28s", "restart", STEP),
+        at(
+            "31s",
+            "restarted",
+            &format!(
+                "{STEP}, {{ nextval = {{ sequence = 's_id_seq' }} }}, {commit}, {{ create_table = {{ table = 'after', columns = ['a int'] }} }}, \
+             {commit}, {STEP}, {{ commit_prepared = {{ gid = 'q' }} }}, {STEP}"
+            ),
+        ),
+        at("50s", "end", STEP),
+    ];
+    let faults = "[[tables]]\nname = 's'\ncolumns = ['id serial']\n\
+        [[faults]]\nat = '5s'\nkind = 'crash'\n[[faults]]\nat = '30s'\nkind = 'restart'\n";
+    format!("{SETUP}{faults}{}", actors.concat())
+}
+
+/// Lines by transaction, in any order: the sessions of a server that stops end at the same time.
+fn by_transaction(records: &[WalRecord]) -> Vec<Vec<String>> {
+    let mut xids: Vec<_> = records.iter().map(|record| record.xid).collect();
+    xids.sort_unstable_by_key(|xid| xid.0);
+    xids.dedup();
+    let of = |xid| Lines::of(records.iter().filter(|record| record.xid == xid));
+    let mut lines: Vec<_> = xids.into_iter().map(of).collect();
+    lines.sort();
+    lines
+}
+
+/// Object ids of shutdown checkpoints and of records that reserve some.
+fn object_ids(records: &[WalRecord]) -> Vec<(u32, bool)> {
+    let id = |record: &WalRecord| match &record.body {
+        RecordBody::Checkpoint(checkpoint) => Some((checkpoint.next_oid.0, true)),
+        RecordBody::NextOid(oid) => Some((oid.0, false)),
+        _ => None,
+    };
+    records.iter().filter_map(id).collect()
+}
+
+#[test]
+fn a_crash_and_a_restart() {
+    let text = crash_and_restart();
+    for version in PgVersion::ALL {
+        let mut sink = MemorySink::new(version);
+        let scenario = Scenario::parse("test", &text).unwrap();
+        let summary =
+            scenario.run(&Overrides::new(), &mut VirtualClock::default(), &mut seeded(1), &mut sink, |_, _| ()).unwrap();
+        assert_eq!((summary.crashes, summary.restarts, summary.vanished), (1, 1, 2));
+        let is_step = |r: &WalRecord| matches!(&r.body, RecordBody::LogicalMessage(m) if m.prefix == b"step");
+        let ours: Vec<&[WalRecord]> = sink.records.split(is_step).skip(1).collect();
+        let real = Recorded::read_from("golden_crash", version);
+        let names = [
+            "crash",
+            "crash_commit_prepared",
+            "crash_orphans_rolled_back",
+            "crash_orphans",
+            "crash_orphans_again",
+            "crash_orphans_exit",
+            "crash_snapshot",
+            "restart_load",
+            "restart",
+            "restarted",
+            "restart_commit_prepared",
+            "restart_snapshot",
+        ];
+        assert_eq!(ours.len(), names.len() + 1);
+        for (ours, name) in ours.iter().zip(names).filter(|(_, name)| *name != "restart_load") {
+            let what = format!("PostgreSQL {version}, {name}");
+            let real = real.steps(&[name]);
+            if name == "restart" {
+                assert_eq!(by_transaction(ours), by_transaction(&real), "{what}");
+                assert!(matches!(&ours.last().unwrap().body, RecordBody::Checkpoint(checkpoint) if checkpoint.shutdown));
+            } else {
+                compare(&what, &Lines::of(ours.iter()), &Lines::of(real.iter()));
+            }
+        }
+        // After a crash object ids begin behind those that were reserved, after a restart behind those that were given.
+        let (ours, real) = (object_ids(&sink.records), object_ids(&real.steps(&names)));
+        let gaps = |ids: &[(u32, bool)]| -> Vec<(u32, bool)> {
+            let starts = ids.iter().position(|(_, checkpoint)| *checkpoint).unwrap();
+            ids[starts..].windows(2).map(|pair| (pair[1].0.abs_diff(pair[0].0), pair[1].1)).collect()
+        };
+        let ours = gaps(&ours[1..]);
+        assert_eq!((ours[0], ours[2]), ((8192, false), (8192, false)), "{ours:?}");
+        let real = gaps(&real);
+        assert_eq!((real[0], real[2]), (ours[0], ours[2]), "PostgreSQL {version}: {real:?}");
+    }
+}

@@ -122,11 +122,53 @@ fn consumers_and_faults_are_planned() {
         ("from = '1min'", "from = '2s'", "follow each other"),
         ("from = '2s'", "from = '4s'", "end after it begins"),
         ("dead_at = '2h'", "dead_at = '2s'", "cannot die before"),
-        ("kind = 'crash'", "kind = 'crash'\nback = '2s'", "crash needs nothing"),
+        ("kind = 'crash'", "kind = 'crash'\nback = '2s'", "crash and restart nothing"),
         ("kind = 'crash'", "kind = 'disk_full'", "disk_full"),
         ("slot = 'idle'", "slot = 'Idle'", "no slot name"),
     ] {
         let error = Scenario::parse("test", &text.replacen(piece, replacement, 1)).unwrap_err();
         assert!(error.message.contains(expected) && error.line > 0, "{replacement}: {error}");
     }
+}
+
+#[test]
+fn publications_that_are_there_before_the_log_leave_no_word_in_it() {
+    let tables = "[[tables]]\nname = 't_{1..3}'\ncolumns = ['a int']\n";
+    let change = |actor: &str| {
+        format!(
+            "[[actors]]\nname = 'b'\n{actor}transactions = 1\nsteps = [{{ alter_publication = {{ publication = 'p', options = true }} }}]\n"
+        )
+    };
+    let made = "[[actors]]\nname = 'a'\ntransactions = 1\nsteps = [{ create_publication = { publication = 'p', tables = ['t_1', 't_2', 't_3'] } }]\n";
+    let by_step = play(&format!("{tables}{made}{}", change("after = ['a']\n")));
+    let there = play(&format!("{tables}[[publications]]\nname = 'p'\ntables = ['t_{{1..3}}']\n{}", change("")));
+    assert_eq!((by_step.len(), there.len()), (2, 1));
+    assert_eq!(
+        (there[0].messages, there[0].records),
+        (by_step[1].messages, by_step[1].records),
+        "the same tables are published"
+    );
+    assert!(there[0].messages > 3);
+    assert_eq!(there[0].xid.0, 731, "nothing was written before");
+}
+
+#[test]
+fn publications_come_by_pattern_for_all_tables_and_for_a_schema() {
+    let does = |publication: &str, steps: &str| {
+        play(&format!(
+            "[[tables]]\nname = 't_{{1..3}}'\ncolumns = ['a int']\n[[publications]]\n{publication}\n\
+             [[actors]]\nname = 'a'\ntransactions = 1\nsteps = [{steps}]\n"
+        ))
+    };
+    let drop = "{ alter_publication = { publication = 'p_2', drop = ['t_2'] } }";
+    let truths = does("name = 'p_{1..3}'\ntables = ['t_{1..3}']", drop);
+    assert!(truths[0].committed, "the second one has the second table");
+    for what in ["all_tables = true", "schema = 'public'"] {
+        let truths = does(&format!("name = 'p'\n{what}"), "{ drop_publication = { publication = 'p' } }");
+        assert!(truths[0].messages > 0, "{what}");
+    }
+    let text = "name = 'test'\nstory = 'A test.'\nseed = 1\nactors = []\n[[publications]]\nname = 'p'\nschema = 'public'\n";
+    let plan = Scenario::parse("test", text).unwrap().plan(&Overrides::new()).unwrap();
+    let error = primary_core::Engine::new(plan, PgVersion::V14).unwrap_err().to_string();
+    assert!(error.contains("CREATE PUBLICATION"), "{error}");
 }

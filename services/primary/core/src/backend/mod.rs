@@ -82,13 +82,20 @@ impl Cluster {
         if self.consumers_xmin.is_valid() && self.consumers_xmin.precedes(running) { self.consumers_xmin } else { running }
     }
 
-    /// What a crash makes the server forget, for no record tells it: object ids that were reserved and not given, values of
-    /// sequences likewise, and who ran. Their transactions must have been undone.
+    /// What a crash makes the server forget, for no record tells it: object ids that were reserved and not given. Transactions must
+    /// have been undone.
     pub(crate) fn forget_at_crash(&mut self) {
         self.catalog.next_oid = Oid(self.catalog.next_oid.0.saturating_add(self.oids_reserved));
+    }
+
+    /// What the server does not know when it is started, however it ended: which object ids and values of sequences it may give
+    /// without a record, who ran, and since when nothing was logged.
+    pub(crate) fn forget_at_start(&mut self) {
         self.oids_reserved = 0;
         self.sequence_values.clear();
         self.procs.recovered();
+        self.backends.restarted();
+        self.wrote_since_snapshot = true;
     }
 
     /// Whether a record of a replicated transaction carries its origin (`XLOG_INCLUDE_ORIGIN`): those that decoding looks at.

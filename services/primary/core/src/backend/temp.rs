@@ -8,7 +8,10 @@
 //! ON COMMIT DELETE ROWS is a TRUNCATE at the end of each transaction that looked at temporary relations, of all of the session's
 //! tables that want it. Its locks, and messages about indexes that are built anew, are logged: such a transaction has an xid.
 //!
-//! Difference from PostgreSQL: temporary views are not modelled.
+//! A crash leaves their catalog rows behind: *orphans*, which nobody sees. They go with the next backend of that number, in the
+//! transaction in which it first makes a temporary table of its own.
+//!
+//! Differences from PostgreSQL: temporary views are not modelled, nor that autovacuum drops orphans.
 
 use std::cmp::Reverse;
 
@@ -16,7 +19,7 @@ use pg_types::{Oid, RecordBody, RelFileLocator, catalog};
 
 use super::end::newest_first;
 use super::{Backend, Cluster, Result, StatementError};
-use crate::catalog::{ObjectAddress, OnCommit, PG_TOAST, RelKind, Relation};
+use crate::catalog::{ObjectAddress, OnCommit, PG_TOAST, RelKind, Relation, Undo};
 
 /// A backend's temporary schema by its number.
 fn temp_schema(number: u32) -> String {
@@ -29,9 +32,14 @@ fn toast_temp_schema(number: u32) -> String {
 }
 
 impl Cluster {
-    /// A session's temporary schema, if it has been made.
+    /// A session's temporary schema, if the session uses it.
     fn temp_namespace(&self, session: usize) -> Option<Oid> {
-        self.catalog.object_named(catalog::NAMESPACE, &temp_schema(self.backends.of(session)?))
+        if self.catalog.uses_temp(session) { self.temp_namespace_of(self.backends.of(session)?) } else { None }
+    }
+
+    /// The temporary schema of a backend's number, if it has been made.
+    fn temp_namespace_of(&self, number: u32) -> Option<Oid> {
+        self.catalog.object_named(catalog::NAMESPACE, &temp_schema(number))
     }
 
     /// A relation by name as a session sees it: its own temporary ones hide others (`RangeVarGetRelid`).
@@ -67,15 +75,23 @@ impl Cluster {
 }
 
 impl Backend<'_> {
-    /// `AccessTempTableNamespace`: the session's temporary schema, which is made if it is not there.
+    /// `AccessTempTableNamespace`: the session's temporary schema. With its first use (`InitTempTableNamespace`) it is made if it is
+    /// not there; if it is, what a crash left in it goes first.
     pub(crate) fn access_temp_namespace(&mut self) -> Result<Oid> {
         self.xact.used_temp = true;
         let session = self.xact.session;
         let unconnected = || StatementError::Refused("it is not connected, so it has no temporary tables".to_owned());
         let number = self.cluster.backends.of(session).ok_or_else(unconnected)?;
-        if self.cluster.temp_namespace(session).is_none() {
-            self.create_schema(&temp_schema(number).into())?;
-            self.create_schema(&toast_temp_schema(number).into())?;
+        if !self.cluster.catalog.uses_temp(session) {
+            match self.cluster.temp_namespace_of(number) {
+                Some(namespace) => self.delete_contents(ObjectAddress::new(catalog::NAMESPACE, namespace))?,
+                None => {
+                    self.create_schema(&temp_schema(number).into())?;
+                    self.create_schema(&toast_temp_schema(number).into())?;
+                }
+            }
+            self.cluster.catalog.note_temp_use(session);
+            self.xact.level().undo.push(Undo::TempUse(session));
         }
         self.cluster.temp_namespace(session).ok_or_else(unconnected)
     }
@@ -130,6 +146,7 @@ impl Backend<'_> {
     /// `RemoveTempRelations`: everything in the session's temporary schema goes, the schema stays. Gives how many tables went.
     pub(crate) fn remove_temp_relations(&mut self) -> Result<usize> {
         let Some(namespace) = self.cluster.temp_namespace(self.xact.session) else { return Ok(0) };
+        self.cluster.catalog.forget_temp_use(self.xact.session);
         let relations = self.cluster.catalog.relations_in(namespace);
         let tables = relations.filter(|relation| relation.kind == RelKind::Table).count();
         self.delete_contents(ObjectAddress::new(catalog::NAMESPACE, namespace))?;

@@ -61,6 +61,8 @@ pub enum Undo {
     Relation(Oid, Option<Box<Relation>>),
     /// The name in a catalog meant this object before.
     Name(Oid, Arc<str>, Option<Oid>),
+    /// This session did not use its temporary schema before.
+    TempUse(usize),
 }
 
 /// Rows, relations, files.
@@ -88,6 +90,8 @@ pub struct Catalog {
     rows: BTreeMap<u32, TableRows>,
     /// Files of temporary relations: nothing in them is logged.
     temp_files: BTreeSet<u32>,
+    /// Sessions that use their temporary schema (`myTempNamespace`): those that have not do not see what is in it.
+    temp_users: BTreeSet<usize>,
     /// The next object id.
     pub next_oid: Oid,
 }
@@ -108,6 +112,7 @@ impl Catalog {
             heaps: BTreeMap::new(),
             rows: BTreeMap::new(),
             temp_files: BTreeSet::new(),
+            temp_users: BTreeSet::new(),
             next_oid: Oid::FIRST_NORMAL,
         };
         catalog.add_system_catalogs();
@@ -290,6 +295,7 @@ impl Catalog {
             Undo::Name(class, name, before) => {
                 self.name_object(class, &name, before);
             }
+            Undo::TempUse(session) => self.forget_temp_use(session),
         }
     }
 
@@ -314,6 +320,21 @@ impl Catalog {
     #[must_use]
     pub fn is_temp_file(&self, filenode: u32) -> bool {
         self.temp_files.contains(&filenode)
+    }
+
+    /// A session uses its temporary schema from now on.
+    pub(crate) fn note_temp_use(&mut self, session: usize) {
+        self.temp_users.insert(session);
+    }
+
+    /// A session uses its temporary schema no more, or its first use was taken back.
+    pub(crate) fn forget_temp_use(&mut self, session: usize) {
+        self.temp_users.remove(&session);
+    }
+
+    /// Whether a session uses its temporary schema.
+    pub(crate) fn uses_temp(&self, session: usize) -> bool {
+        self.temp_users.contains(&session)
     }
 
     /// Takes the next object id, skipping the reserved ones at wraparound.

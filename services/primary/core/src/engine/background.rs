@@ -40,13 +40,18 @@ impl Cluster {
         self.log_running_xacts(sink)
     }
 
-    /// What the end of crash recovery writes: a shutdown checkpoint in every version (`CHECKPOINT_END_OF_RECOVERY`; the record
-    /// `END_OF_RECOVERY` is for standbys that are promoted), then what runs, which are only prepared transactions.
+    /// What the end of crash recovery writes: a shutdown checkpoint in every version, and no more (`CHECKPOINT_END_OF_RECOVERY`; the
+    /// record `END_OF_RECOVERY` is for standbys that are promoted). The first list of running transactions comes when it is due.
     pub(super) fn recover(&mut self, now: Timestamp, sink: &mut dyn WalSink) -> Result<(), PrimaryError> {
         self.forget_at_crash();
+        self.shut_down(now, sink)
+    }
+
+    /// What a server in order writes last, and after which it starts without another word (`ShutdownXLOG`).
+    pub(super) fn shut_down(&mut self, now: Timestamp, sink: &mut dyn WalSink) -> Result<(), PrimaryError> {
+        self.forget_at_start();
         let redo = sink.next_lsn();
-        append(sink, &RecordBody::Checkpoint(Box::new(self.checkpoint(true, redo, now))))?;
-        self.log_running_xacts(sink)
+        append(sink, &RecordBody::Checkpoint(Box::new(self.checkpoint(true, redo, now)))).map(drop)
     }
 
     /// What a session asks the server for: CHECKPOINT, `pg_log_standby_snapshot()`, `pg_switch_wal()`.

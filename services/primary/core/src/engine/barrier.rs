@@ -1,21 +1,16 @@
 //! Barriers: moments of simulated time at which what lies outside of the server has its effect on it: consumers move, and what
-//! they need holds VACUUM back; the server crashes, or its clock jumps.
+//! they need holds VACUUM back; faults happen (`faults.rs`).
 //!
 //! Whoever steps the engine hears of each barrier and exchanges there, and only there, with consumers of its own: so what the
 //! server does never depends on how fast they happen to be.
-//!
-//! A crash (`access/transam/xlog.c`: `StartupXLOG`) takes open transactions away without a record: a reader of the log learns it
-//! from the next list of running transactions. Rows and catalogs are as if they had rolled back. Everything that was logged is
-//! taken as flushed.
 
 use pg_types::{Lsn, Timestamp};
 
-use super::{CountingSink, Engine, Event, RunSummary, Step, Tally, session};
+use super::{Engine, Event, Step};
 use crate::clock::Clock;
 use crate::consumer::{ConsumerSummary, LogMark, oldest};
 use crate::error::PrimaryError;
-use crate::scenario::FaultKind;
-use crate::sink::{NullSink, WalSink};
+use crate::sink::WalSink;
 
 impl Engine {
     /// Asks for barriers even if the scenario has no consumers and faults. To be called before the first step.
@@ -27,16 +22,6 @@ impl Engine {
     #[must_use]
     pub fn consumers(&self) -> &[ConsumerSummary] {
         &self.summary.consumers
-    }
-
-    /// The scenario's consumers that need WAL before `oldest` have lost it; gives the names of their slots. To be called at a
-    /// barrier, with a position that follows from the barrier's.
-    pub fn lose_consumers_before(&mut self, oldest: Lsn) -> Vec<String> {
-        let lost = self.consumers.lose_before(oldest, self.summary.end_lsn);
-        if !lost.is_empty() {
-            self.tell_consumers();
-        }
-        lost
     }
 
     /// The time that the server's clock shows.
@@ -56,25 +41,25 @@ impl Engine {
         }
     }
 
-    /// A barrier: faults that are due, then consumers.
+    /// A barrier: faults that are due, then consumers. A restart is several steps.
     pub(super) fn barrier(&mut self, clock: &dyn Clock, sink: &mut dyn WalSink) -> Result<Step, PrimaryError> {
-        while let Some(fault) = self.plan.faults.get(self.faults_done).copied().filter(|fault| fault.at_us <= self.elapsed_us) {
-            self.faults_done += 1;
-            match fault.kind {
-                FaultKind::Crash => self.crash(self.stamp(clock), sink)?,
-                FaultKind::ClockJump { by_us } => self.clock_jump_us = self.clock_jump_us.saturating_add(by_us),
-            }
+        if let Some(step) = self.faults(clock, sink)? {
+            return Ok(step);
         }
         self.move_consumers();
         self.schedule(self.elapsed_us.saturating_add(self.plan.server.barrier_every_us), Event::Barrier);
         Ok(Step::Barrier(self.summary.end_lsn))
     }
 
-    /// Moves all consumers to now.
+    /// Moves all consumers to now. Those that keep too much are lost (`InvalidateObsoleteReplicationSlots`; a server looks at its
+    /// checkpoints, and counts whole segments).
     pub(super) fn move_consumers(&mut self) {
         if !self.consumers.is_empty() {
             let mark = self.mark();
             self.consumers.barrier(self.elapsed_us, mark);
+            if let Some(most) = self.plan.server.max_slot_wal_keep_size {
+                self.consumers.lose_before(Lsn(mark.lsn.0.saturating_sub(most)), mark.lsn);
+            }
             self.tell_consumers();
         }
     }
@@ -98,40 +83,5 @@ impl Engine {
     fn mark(&self) -> LogMark {
         let procs = &self.cluster.procs;
         LogMark { lsn: self.summary.end_lsn, oldest_running: procs.oldest_running(), next_xid: procs.next_xid().xid() }
-    }
-
-    /// The server crashes and recovers. Sessions find out when they next do something, and connect again; those that waited for
-    /// a lock do so at once. What they had begun is not begun anew.
-    fn crash(&mut self, now: Timestamp, sink: &mut dyn WalSink) -> Result<(), PrimaryError> {
-        let (mut nothing, mut summary, mut tally) = (NullSink(sink.version()), RunSummary::default(), Tally::default());
-        let own = self.plan.actors.len();
-        for index in 0..self.sessions.len() {
-            let actor = self.sessions[index].actor;
-            let mut silent = CountingSink { inner: &mut nothing, summary: &mut summary, tally: &mut tally };
-            let context = session::Context {
-                plan: &self.plan.actors[actor],
-                index,
-                begun: &mut self.begun[actor],
-                cluster: &mut self.cluster,
-                locks: &mut self.locks,
-                elapsed_us: self.elapsed_us,
-                now,
-            };
-            // As if it had rolled back, but for the records.
-            let vanished = self.sessions[index].abort(context, &mut silent)?;
-            let count = u64::from(vanished.is_some_and(|truth| truth.xid.is_valid()));
-            self.summary.vanished += count;
-            self.tallies[actor].vanished += count;
-            self.locks.release(index);
-            self.sessions[index].lose_connection();
-            self.cluster.backends.disconnect(index);
-        }
-        for waiting in std::mem::take(&mut self.blocked) {
-            self.schedule(self.elapsed_us, Event::Session(waiting));
-        }
-        self.summary.crashes += 1;
-        self.tallies[own].crashes += 1;
-        let mut sink = CountingSink { inner: sink, summary: &mut self.summary, tally: &mut self.tallies[own] };
-        self.cluster.recover(now, &mut sink)
     }
 }

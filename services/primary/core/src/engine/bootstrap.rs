@@ -1,4 +1,7 @@
-//! What was there before the log begins: tables of the scenario, made by the same statements, with their records thrown away.
+//! What was there before the log begins: tables and publications of the scenario, made by the same statements, with their records
+//! thrown away.
+
+use std::sync::Arc;
 
 use pg_types::{FullXid, PgVersion, Timestamp};
 
@@ -6,10 +9,11 @@ use crate::backend::{Backend, Cluster, Result};
 use crate::backend_numbers::BackendNumbers;
 use crate::catalog::{Catalog, CatalogTraits};
 use crate::ddl::create_table::TableSpec;
+use crate::ddl::object::ObjectStatement;
 use crate::error::PrimaryError;
 use crate::proc_array::ProcArray;
 use crate::rng::seeded;
-use crate::scenario::{Blanks, Plan, TablePlan};
+use crate::scenario::{Blanks, Plan, PublicationPlan, TablePlan, Template};
 use crate::sink::NullSink;
 use crate::twophase::TwoPhaseState;
 use crate::xact::Transaction;
@@ -35,6 +39,12 @@ pub(super) fn bootstrap(
             make(&mut cluster, table, index).map_err(|error| named("bootstrap", "CREATE TABLE", error))?;
         }
     }
+    for publication in &plan.publications {
+        for number in publication.numbers.0..=publication.numbers.1 {
+            let published = publish(&mut cluster, publication, number);
+            published.map_err(|error| named("bootstrap", "CREATE PUBLICATION", error))?;
+        }
+    }
     let next_xid = from.map_or(FullXid(plan.server.first_xid), |from| from.next_xid);
     let mut cluster = Cluster::new(cluster.catalog, ProcArray::new(next_xid));
     cluster.backends = BackendNumbers::new(plan.server.max_connections, cluster.catalog.traits.backend_numbers_in_turn);
@@ -44,8 +54,7 @@ pub(super) fn bootstrap(
 
 /// One table with its partitions and rows.
 fn make(cluster: &mut Cluster, plan: &TablePlan, index: u64) -> Result<()> {
-    // A table's name has no random blank that would matter: whatever is drawn here is drawn from a generator of its own.
-    let name = plan.name.fill(Blanks { index, ..Blanks::default() }, &mut seeded(index));
+    let name = numbered(&plan.name, index);
     let mut spec = TableSpec {
         name: name.as_str().into(),
         columns: plan.columns.clone(),
@@ -64,6 +73,26 @@ fn make(cluster: &mut Cluster, plan: &TablePlan, index: u64) -> Result<()> {
         silently(cluster, |backend| backend.insert_rows(partition, plan.rows))?;
     }
     Ok(())
+}
+
+/// One publication.
+fn publish(cluster: &mut Cluster, plan: &PublicationPlan, number: u64) -> Result<()> {
+    let tables = plan.tables.iter().flat_map(|(table, numbers)| {
+        let (first, last) = numbers.unwrap_or((number, number));
+        (first..=last).map(move |index| Arc::from(numbered(table, index)))
+    });
+    let statement = ObjectStatement::CreatePublication {
+        name: numbered(&plan.name, number).into(),
+        tables: tables.collect(),
+        all_tables: plan.all_tables,
+        schema: plan.schema.as_deref().map(Arc::from),
+    };
+    silently(cluster, |backend| backend.run_object(&statement).map(drop))
+}
+
+/// A name with its number. It has no random blank that would matter: whatever is drawn here is drawn from a generator of its own.
+fn numbered(name: &Template, index: u64) -> String {
+    name.fill(Blanks { index, ..Blanks::default() }, &mut seeded(index))
 }
 
 /// A transaction whose records nobody sees.

@@ -6,7 +6,7 @@
 
 use pg_types::Timestamp;
 
-use super::{CountingSink, Engine, named, session};
+use super::{CountingSink, Engine, TransactionTruth, named, session};
 use crate::backend::Backend;
 use crate::clock::Clock;
 use crate::error::PrimaryError;
@@ -24,27 +24,40 @@ impl Engine {
             return Ok(());
         }
         let now = self.stamp(clock);
+        self.disk_has_room();
         for index in 0..self.sessions.len() {
             let actor = self.sessions[index].actor;
-            let mut counting = CountingSink { inner: sink, summary: &mut self.summary, tally: &mut self.tallies[actor] };
-            let context = session::Context {
-                plan: &self.plan.actors[actor],
-                index,
-                begun: &mut self.begun[actor],
-                cluster: &mut self.cluster,
-                locks: &mut self.locks,
-                elapsed_us: self.elapsed_us,
-                now,
-            };
-            if let Some(truth) = self.sessions[index].abort(context, &mut counting)? {
+            if let Some(truth) = self.roll_back(index, now, sink)? {
                 self.count(actor, &truth);
-                self.locks.release(index);
             }
             if let Some(truth) = self.disconnect(index, now, sink)? {
                 self.count(actor, &truth);
             }
         }
         self.finish(now, sink).map(drop)
+    }
+
+    /// Rolls a session's open transaction back, if it has one.
+    pub(super) fn roll_back(
+        &mut self,
+        index: usize,
+        now: Timestamp,
+        sink: &mut dyn WalSink,
+    ) -> Result<Option<Box<TransactionTruth>>, PrimaryError> {
+        let actor = self.sessions[index].actor;
+        let mut counting = CountingSink { inner: sink, summary: &mut self.summary, tally: &mut self.tallies[actor] };
+        let context = session::Context {
+            plan: &self.plan.actors[actor],
+            index,
+            begun: &mut self.begun[actor],
+            cluster: &mut self.cluster,
+            locks: &mut self.locks,
+            elapsed_us: self.elapsed_us,
+            now,
+        };
+        let truth = self.sessions[index].abort(context, &mut counting)?;
+        self.locks.release(index);
+        Ok(truth)
     }
 
     /// Rolls back what is still prepared: whatever follows in the log could not end it.

@@ -21,6 +21,7 @@ mod bootstrap;
 mod connection;
 mod control;
 mod early_end;
+mod faults;
 mod locks;
 mod rate;
 mod row_statement;
@@ -45,6 +46,7 @@ use crate::error::PrimaryError;
 use crate::rng::Rng;
 use crate::scenario::Plan;
 use crate::sink::{Placed, SinkError, WalSink};
+use faults::FullDisk;
 use locks::LockTable;
 use rate::RateLimit;
 use session::{Progress, Session};
@@ -74,7 +76,7 @@ pub enum Step {
     /// A reader on a standby is to take a snapshot once it has replayed everything before this position.
     Snapshot(Lsn),
     /// A barrier: consumers have moved in a log that ends at this position. Whoever steps may tell now what others need
-    /// ([`Engine::set_horizon`]) or lost ([`Engine::lose_consumers_before`]).
+    /// ([`Engine::set_horizon`]).
     Barrier(Lsn),
     /// There is nothing left to do; the log ended with a switch. Consumers have moved once more.
     Done,
@@ -123,6 +125,10 @@ pub struct Engine {
     told_xmin: Xid,
     /// Faults that have happened.
     faults_done: usize,
+    /// The server stops, and this session is the next to end.
+    stopping: Option<usize>,
+    /// The disk of the log has no room.
+    full_disk: Option<FullDisk>,
     /// How far the clock that stamps commits is ahead of simulated time, in microseconds.
     clock_jump_us: i64,
 }
@@ -189,6 +195,8 @@ impl Engine {
             barriers_wanted: false,
             told_xmin: Xid::INVALID,
             faults_done: 0,
+            stopping: None,
+            full_disk: None,
             clock_jump_us: 0,
             plan,
             cluster,
@@ -259,7 +267,7 @@ impl Engine {
     #[must_use]
     pub fn next_due(&self) -> Option<Timestamp> {
         let started = self.started?;
-        if !self.finished && self.unfinished.iter().all(|sessions| *sessions == 0) {
+        if !self.finished && (self.stopping.is_some() || self.is_over()) {
             return Some(after(started, self.elapsed_us));
         }
         let Reverse((due, _, _)) = self.queue.peek().filter(|_| !self.finished)?;
@@ -278,7 +286,10 @@ impl Engine {
         if self.finished {
             return Ok(Step::Done);
         }
-        if self.unfinished.iter().all(|sessions| *sessions == 0) {
+        if self.stopping.is_some() {
+            return self.stop(clock, sink);
+        }
+        if self.is_over() {
             return self.finish(self.stamp(clock), sink);
         }
         if self.active == 0 && !self.blocked.is_empty() {
@@ -289,11 +300,19 @@ impl Engine {
         self.elapsed_us = due;
         self.summary.simulated_us = due;
         let now = self.stamp(clock);
+        if self.waits_for_room(event) {
+            return Ok(Step::Worked);
+        }
         match event {
             Event::Barrier => self.barrier(clock, sink),
             Event::Session(session) => self.run_session(session, now, rng, sink),
             _ => self.run_background(event, now, sink),
         }
+    }
+
+    /// Whether nobody has anything left to do, and the log can be ended.
+    fn is_over(&self) -> bool {
+        self.full_disk.is_none() && self.unfinished.iter().all(|sessions| *sessions == 0)
     }
 
     /// I3: the first records; then everything is scheduled.
@@ -330,12 +349,12 @@ impl Engine {
     }
 
     /// Logs the running transactions now, because somebody waits for the list (`LogStandbySnapshot` when a logical slot is made).
-    /// Nothing happens before the first step and after the last.
+    /// Nothing happens before the first step, after the last, and while the disk has no room.
     ///
     /// # Errors
     /// The sink's.
     pub fn log_running_xacts(&mut self, sink: &mut dyn WalSink) -> Result<(), PrimaryError> {
-        if self.started.is_none() || self.finished {
+        if self.started.is_none() || self.finished || self.is_out_of_room() {
             return Ok(());
         }
         let own = self.plan.actors.len();
@@ -455,6 +474,11 @@ impl Engine {
     /// Puts an event into the queue.
     fn schedule(&mut self, due: u64, event: Event) {
         self.active += usize::from(matches!(event, Event::Session(_)));
+        self.push(due, event);
+    }
+
+    /// Puts an event into the queue behind those that are due at the same time.
+    fn push(&mut self, due: u64, event: Event) {
         self.queue.push(Reverse((due, self.scheduled, event)));
         self.scheduled += 1;
     }

@@ -246,7 +246,8 @@ impl Session {
         mut context: Context<'_>,
         sink: &mut CountingSink<'_>,
     ) -> Result<Option<Box<TransactionTruth>>, PrimaryError> {
-        match self.running.take() {
+        // Behind COMMIT there is nothing to roll back, although steps may follow.
+        match self.running.take().filter(|running| running.in_transaction || !running.ended) {
             Some(mut running) => running.end(TransactionEnd::Rollback, &mut context, sink).map(Some),
             None => Ok(None),
         }

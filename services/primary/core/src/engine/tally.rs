@@ -112,6 +112,10 @@ tally! {
     rows_removed,
     /// Crashes of the server.
     crashes,
+    /// Restarts of the server in order.
+    restarts,
+    /// Simulated microseconds in which the log's disk had no room.
+    out_of_room_us,
     /// Transactions with an xid that were open at a crash.
     vanished,
     /// Most bytes of WAL that a consumer of the scenario kept at a barrier.

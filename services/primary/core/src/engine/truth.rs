@@ -99,6 +99,8 @@ pub struct RunSummary {
     pub simulated_us: u64,
     /// Crashes.
     pub crashes: u64,
+    /// Restarts in order.
+    pub restarts: u64,
     /// Transactions with an xid that were open at a crash: no record tells their end.
     pub vanished: u64,
     /// Where the scenario's consumers were at the last barrier, by the order of the scenario.

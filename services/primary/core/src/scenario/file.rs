@@ -74,6 +74,9 @@ pub(super) struct ScenarioFile {
     /// Tables that are there before the log begins.
     #[serde(default)]
     pub(super) tables: Vec<TableFile>,
+    /// Publications that are there before the log begins.
+    #[serde(default)]
+    pub(super) publications: Vec<PublicationsFile>,
     /// Who does something.
     pub(super) actors: Vec<ActorFile>,
     /// Who reads the log.
@@ -144,6 +147,8 @@ pub(super) struct ServerFile {
     pub(super) checkpoint_every: Option<At<Amount>>,
     /// How often running transactions are logged.
     pub(super) running_xacts_every: Option<At<Amount>>,
+    /// Most bytes of WAL that a consumer may keep; no limit if not said.
+    pub(super) max_slot_wal_keep_size: Option<At<Amount>>,
     /// Time between barriers, at which consumers move and faults happen.
     pub(super) barrier_every: Option<At<Amount>>,
     /// The first xid.
@@ -184,6 +189,22 @@ pub(super) struct TableFile {
     pub(super) rows: Option<At<Amount>>,
     /// Bytes of a row in a record, if not what its columns take.
     pub(super) row_bytes: Option<At<Amount>>,
+}
+
+/// `[[publications]]`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PublicationsFile {
+    /// Name; a pattern as `p_{1..10}` makes several.
+    pub(super) name: At<String>,
+    /// FOR TABLE: names; a pattern names several, or the one of each publication's number if the publications have one, too.
+    #[serde(default)]
+    pub(super) tables: Vec<At<String>>,
+    /// FOR ALL TABLES.
+    #[serde(default)]
+    pub(super) all_tables: bool,
+    /// FOR TABLES IN SCHEMA (15 and later); before the log begins there is `public`.
+    pub(super) schema: Option<At<String>>,
 }
 
 /// `[[actors]]`.
@@ -307,6 +328,8 @@ pub(super) struct FaultFile {
     pub(super) at: Option<At<Amount>>,
     /// What happens.
     pub(super) kind: At<FaultKindFile>,
+    /// `disk_full`: how long.
+    pub(super) r#for: Option<At<Amount>>,
     /// `clock_jump`: how far ahead.
     pub(super) forward: Option<At<Amount>>,
     /// `clock_jump`: how far back.
@@ -319,6 +342,10 @@ pub(super) struct FaultFile {
 pub(super) enum FaultKindFile {
     /// The primary crashes and recovers: open transactions vanish.
     Crash,
+    /// The primary is stopped in order and started again: open transactions roll back.
+    Restart,
+    /// The disk of the log has no room for a while: whoever would write waits.
+    DiskFull,
     /// The clock that stamps commits jumps.
     ClockJump,
 }

@@ -21,6 +21,7 @@ mod resolve_actor;
 mod resolve_amount;
 mod resolve_expect;
 mod resolve_object;
+mod resolve_publication;
 mod resolve_step;
 mod schema;
 mod size;
@@ -38,8 +39,8 @@ pub use expect::{Counter, CounterSource, Expectation, STANDBY_COUNTERS, Verdict}
 pub use file::ParameterValue;
 pub use pause::Pause;
 pub use plan::{
-    ActorPlan, ConsumerKind, ConsumerPlan, DecoderHints, FaultKind, FaultPlan, PausedPlan, Plan, ServerPlan, TablePlan,
-    TransactionPlan,
+    ActorPlan, ConsumerKind, ConsumerPlan, DecoderHints, FaultKind, FaultPlan, PausedPlan, Plan, PublicationPlan, ServerPlan,
+    TablePlan, TransactionPlan,
 };
 pub use schema::schema;
 pub use size::PlanSize;
@@ -56,8 +57,9 @@ use crate::sink::WalSink;
 use file::ScenarioFile;
 
 /// The scenarios that ship, by name.
-const SHIPPED: [(&str, &str); 20] = [
+const SHIPPED: [(&str, &str); 21] = [
     ("alter-many", include_str!("../../../scenarios/alter-many.toml")),
+    ("bad-day", include_str!("../../../scenarios/bad-day.toml")),
     ("catalog-churn", include_str!("../../../scenarios/catalog-churn.toml")),
     ("connection-storm", include_str!("../../../scenarios/connection-storm.toml")),
     ("grant-all", include_str!("../../../scenarios/grant-all.toml")),

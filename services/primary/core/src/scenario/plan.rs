@@ -19,6 +19,8 @@ pub struct Plan {
     pub snapshots_per_second: u64,
     /// Tables that are there before the log begins.
     pub tables: Vec<TablePlan>,
+    /// Publications that are there before the log begins.
+    pub publications: Vec<PublicationPlan>,
     /// Who does something.
     pub actors: Vec<ActorPlan>,
     /// Who reads the log.
@@ -40,6 +42,8 @@ pub struct ServerPlan {
     pub checkpoint_every_us: u64,
     /// Time between records of running transactions.
     pub running_xacts_every_us: u64,
+    /// Most bytes of WAL that a consumer may keep: past them it is lost.
+    pub max_slot_wal_keep_size: Option<u64>,
     /// Time between barriers.
     pub barrier_every_us: u64,
     /// The first xid.
@@ -72,6 +76,21 @@ pub struct TablePlan {
     pub rows: u64,
     /// Bytes of a row in a record, if not what its columns take.
     pub row_len: Option<u32>,
+}
+
+/// Publications that are there before the log begins.
+#[derive(Clone, Debug)]
+pub struct PublicationPlan {
+    /// Name; counts if there are several.
+    pub name: Template,
+    /// Numbers of the first and of the last.
+    pub numbers: (u64, u64),
+    /// Its tables, a name with the numbers that it stands for; [`None`] if that is the publication's number.
+    pub tables: Vec<(Template, Option<(u64, u64)>)>,
+    /// It is for all tables.
+    pub all_tables: bool,
+    /// It is for the tables of this schema.
+    pub schema: Option<String>,
 }
 
 /// An actor.
@@ -160,6 +179,13 @@ pub struct FaultPlan {
 pub enum FaultKind {
     /// The server ends without warning and recovers: open transactions are gone, and no record says so.
     Crash,
+    /// The server is stopped in order and started again (`pg_ctl restart -m fast`): open transactions roll back, sessions leave.
+    Restart,
+    /// The disk of the log has no room: nothing is written, and whoever would write waits.
+    DiskFull {
+        /// For so many microseconds, up to the first barrier from then on.
+        for_us: u64,
+    },
     /// The clock that stamps commits jumps.
     ClockJump {
         /// By so many microseconds, back if negative.

@@ -26,8 +26,10 @@ const ROW_LEN_MAX: u64 = 8_000;
 const SYSCACHE_CALLBACKS_MAX: u64 = 64;
 /// `MAX_RELCACHE_CALLBACKS`.
 const RELCACHE_CALLBACKS_MAX: u64 = 10;
-/// Most actors, consumers, faults and groups of tables, each.
+/// Most actors, consumers, faults, groups of tables and of publications, each.
 const SECTIONS_MAX: usize = 1_000;
+/// Largest `max_slot_wal_keep_size`, 2^53 bytes.
+const WAL_BYTES_MAX: u64 = 1 << 53;
 /// Most errors that are told.
 const ERRORS_MAX: usize = 100;
 
@@ -122,6 +124,7 @@ impl Resolver<'_> {
         let duration_us = self.optional(&file.duration, |a| self.duration(a));
         for (what, count) in [
             ("groups of tables", file.tables.len()),
+            ("groups of publications", file.publications.len()),
             ("actors", file.actors.len()),
             ("consumers", file.consumers.len()),
             ("faults", file.faults.len()),
@@ -139,6 +142,7 @@ impl Resolver<'_> {
                     as u32,
                 checkpoint_every_us: self.or(&server.checkpoint_every, 300_000_000, |a| self.positive_duration(a)),
                 running_xacts_every_us: self.or(&server.running_xacts_every, 15_000_000, |a| self.positive_duration(a)),
+                max_slot_wal_keep_size: self.optional(&server.max_slot_wal_keep_size, |a| self.number(a, 1, WAL_BYTES_MAX)),
                 barrier_every_us: self.or(&server.barrier_every, 1_000_000, |a| self.positive_duration(a)),
                 first_xid: self.or(&server.first_xid, 731, |a| self.number(a, 3, u64::from(u32::MAX))),
             },
@@ -148,6 +152,7 @@ impl Resolver<'_> {
             },
             snapshots_per_second: self.or(&file.readers.snapshots_per_second, 0, |a| self.number(a, 0, 1_000_000)),
             tables: file.tables.iter().take(SECTIONS_MAX).filter_map(|table| self.table(table)).collect(),
+            publications: file.publications.iter().take(SECTIONS_MAX).filter_map(|one| self.publications(one)).collect(),
             actors: (0..file.actors.len().min(SECTIONS_MAX)).map(|index| self.actor(index, duration_us)).collect(),
             consumers: self.consumers(),
             faults: self.faults(),

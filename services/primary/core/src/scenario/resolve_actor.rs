@@ -176,23 +176,21 @@ impl Resolver<'_> {
         faults
     }
 
-    /// Whether the server crashes at some time.
-    pub(super) fn has_crash(&self) -> bool {
-        self.file.faults.iter().any(|fault| matches!(fault.kind.get_ref(), FaultKindFile::Crash))
-    }
-
     /// One of them.
     fn fault(&self, fault: &FaultFile) -> Option<FaultPlan> {
         let at_us = self.or(&fault.at, 0, |a| self.duration(a));
-        let jump = |amount| self.optional(amount, |a| self.positive_duration(a));
+        let span = |amount| self.optional(amount, |a| self.positive_duration(a));
         let signed = |us: u64| us.min(TIME_MAX_US) as i64;
-        let (forward, back) = (jump(&fault.forward), jump(&fault.back));
-        let kind = match (fault.kind.get_ref(), &fault.forward, &fault.back) {
-            (FaultKindFile::Crash, None, None) => FaultKind::Crash,
-            (FaultKindFile::ClockJump, Some(_), None) => FaultKind::ClockJump { by_us: signed(forward?) },
-            (FaultKindFile::ClockJump, None, Some(_)) => FaultKind::ClockJump { by_us: -signed(back?) },
+        let (lasts, forward, back) = (span(&fault.r#for), span(&fault.forward), span(&fault.back));
+        let kind = match (fault.kind.get_ref(), &fault.r#for, &fault.forward, &fault.back) {
+            (FaultKindFile::Crash, None, None, None) => FaultKind::Crash,
+            (FaultKindFile::Restart, None, None, None) => FaultKind::Restart,
+            (FaultKindFile::DiskFull, Some(_), None, None) => FaultKind::DiskFull { for_us: lasts? },
+            (FaultKindFile::ClockJump, None, Some(_), None) => FaultKind::ClockJump { by_us: signed(forward?) },
+            (FaultKindFile::ClockJump, None, None, Some(_)) => FaultKind::ClockJump { by_us: -signed(back?) },
             _ => {
-                let message = "clock_jump needs either 'forward' or 'back'; crash needs nothing but 'at'";
+                let message =
+                    "disk_full needs 'for', clock_jump either 'forward' or 'back', crash and restart nothing but 'at'";
                 self.error(fault.kind.span(), message);
                 return None;
             }

@@ -43,11 +43,6 @@ impl Resolver<'_> {
         if file.temporary && (file.partitioned || file.partition_of.is_some()) {
             return Err("a temporary table cannot be partitioned, nor be a partition, here".to_owned());
         }
-        if file.temporary && self.has_crash() {
-            return Err(
-                "temporary tables and a crash do not go together here: what a crash leaves of them is not modelled".to_owned()
-            );
-        }
         Ok(StatementPlan::CreateTable {
             table: self.template(&file.table)?,
             columns,

@@ -203,9 +203,14 @@ fn said(words: &[(bool, &str)]) -> String {
 pub(crate) struct Recorded(Vec<(String, Vec<WalRecord>)>);
 
 impl Recorded {
-    /// The log that a server of this version wrote.
+    /// The log with transactions of every kind that a server of this version wrote.
     pub(crate) fn read(version: PgVersion) -> Recorded {
-        let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden_xact/pg{version}.tar.zst"));
+        Recorded::read_from("golden_xact", version)
+    }
+
+    /// A log that a server of this version wrote, from a folder of such logs.
+    pub(crate) fn read_from(folder: &str, version: PgVersion) -> Recorded {
+        let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{folder}/pg{version}.tar.zst"));
         let dir = tempfile::tempdir().expect("make a folder");
         let file = std::fs::File::open(archive).expect("open the archive");
         let unpacked = zstd::Decoder::new(file).and_then(|tar| tar::Archive::new(tar).unpack(dir.path()));
