@@ -197,16 +197,18 @@ impl Opened {
                 tracing::warn!(slot = name, "slot is lost: {LOST_CAUSE}");
             }
         }
-        check_slots(config, &log, &slots)?;
+        // A run that a client asked for has a clock of its own, and what may be lost is of the run that is played.
+        let playing = runs.as_ref().and_then(|runs| runs.next(Duration::ZERO));
+        check_slots(playing.map_or(config.source.clock, |run| run.wish.clock), &log, &slots)?;
         Ok(Self { lock, log, slots, source, runs })
     }
 }
 
 /// A run on a wall clock that goes on writes other times than those that were lost. So if a consumer has confirmed WAL that is no
 /// longer there (after a loss of power, without fsync), it must be told, not given other WAL at positions that it has passed.
-fn check_slots(config: &PrimaryConfig, log: &WalLog, slots: &Slots) -> Result<()> {
+fn check_slots(clock: ClockMode, log: &WalLog, slots: &Slots) -> Result<()> {
     let end = log.end().lsn;
-    let times_repeat = config.source.clock == ClockMode::Virtual;
+    let times_repeat = clock == ClockMode::Virtual;
     let table = slots.table();
     match table.furthest_confirmed().filter(|(_, confirmed)| *confirmed > end) {
         Some((name, confirmed)) if log.source() == LogSource::Simulated && !times_repeat => {

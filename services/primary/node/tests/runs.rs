@@ -13,6 +13,7 @@ use service_kit::status::{Reason, metadata_of, reason_of};
 use support::{Node, millis};
 use tonic::{Status, Streaming};
 use tonic_types::StatusExt;
+use walstorm_proto::admin::v1 as admin;
 use walstorm_proto::primary::v1 as pb;
 
 use pb::run_scenario_request::Scenario;
@@ -91,6 +92,17 @@ impl Told {
     /// The next message.
     async fn next(&mut self) -> Option<Kind> {
         self.stream.message().await.unwrap().map(|message| message.kind.unwrap())
+    }
+
+    /// Waits until so many transactions were committed; what else is told is passed over.
+    async fn committed(&mut self, count: u64) {
+        loop {
+            match self.next().await.unwrap() {
+                Kind::Progress(progress) if progress.counts.unwrap().committed >= count => return,
+                Kind::Report(report) => panic!("{report:?}"),
+                _ => {}
+            }
+        }
     }
 
     /// Waits for the report.
@@ -234,11 +246,7 @@ async fn a_lost_stream_does_not_end_a_run_and_a_cancelled_one_ends_with_a_clean_
     drop(told);
     let (accepted, mut told) = Told::begin(&node, endless).await.unwrap();
     assert!(accepted.attached);
-    let committed = |kind: Kind| match kind {
-        Kind::Progress(progress) => progress.counts.unwrap().committed,
-        other => panic!("{other:?}"),
-    };
-    while committed(told.next().await.unwrap()) < 20 {}
+    told.committed(20).await;
     let status = refused(&node, wish("other", SHORT)).await;
     assert_eq!((reason_of(&status), metadata_of(&status, "run")), (Some(Reason::RunActive), Some(name.clone())));
     let delete = pb::DeleteRunRequest { name: name.clone() };
@@ -257,6 +265,76 @@ async fn a_lost_stream_does_not_end_a_run_and_a_cancelled_one_ends_with_a_clean_
     assert_eq!(reason_of(&get(&node, &name).await.unwrap_err()), Some(Reason::RunNotFound));
     let data = node.stop().await;
     assert_eq!(open_transactions(&log_records(data.path())), Vec::<u32>::new());
+}
+
+#[tokio::test]
+async fn a_slot_that_waits_for_a_list_when_a_run_begins_gets_it_and_the_run_can_be_gone_on_with() {
+    let node = serve(|_| {}).await;
+    let end = node.node.log().end().lsn.0;
+    let logical = admin::CreateSlotRequest {
+        slot_id: "early".to_owned(),
+        kind: admin::SlotKind::Logical.into(),
+        start_lsn: end,
+        wait_timeout: millis(0),
+        ..Default::default()
+    };
+    node.admin().create_slot(logical).await.unwrap();
+    // It has read everything, and waits.
+    while node.slot("early").await.creation.is_some_and(|creation| creation.read_lsn < end) {
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    let endless = pb::RunScenarioRequest {
+        time_mode: pb::TimeMode::Real.into(),
+        parameters: [("duration".to_owned(), "1h".to_owned())].into(),
+        ..wish("endless", SHORT)
+    };
+    let (accepted, mut told) = Told::begin(&node, endless.clone()).await.unwrap();
+    told.committed(20).await;
+    assert_eq!(node.slot("early").await.state(), admin::SlotState::Free);
+    drop(told);
+    let data = node.stop().await;
+    let config = config(data.path());
+    let node = Node::start(config, data).await;
+    let (_, mut told) = Told::begin(&node, endless).await.unwrap();
+    told.committed(60).await;
+    cancel(&node, &accepted.run.unwrap().name).await;
+    assert_eq!(told.report().await.state(), pb::RunState::Cancelled);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn wal_of_a_run_on_the_real_clock_that_a_consumer_has_may_not_be_lost() {
+    for (time_mode, may) in [(pb::TimeMode::Real, false), (pb::TimeMode::Virtual, true)] {
+        let node = serve(|_| {}).await;
+        node.create_slot("reader", 0).await;
+        let endless = pb::RunScenarioRequest {
+            time_mode: time_mode.into(),
+            parameters: [("duration".to_owned(), "1h".to_owned())].into(),
+            ..wish("endless", SHORT)
+        };
+        let (_, told) = Told::begin(&node, endless).await.unwrap();
+        let mut stream = node.open(support::from_slot("reader")).await;
+        stream.started().await;
+        let mut end = 0;
+        while end < (1 << 20) + 30_000 {
+            end = stream.batch().await.end_lsn;
+            stream.flushed(end).await;
+        }
+        while node.slot("reader").await.confirmed_flush_lsn < end {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        drop((told, stream));
+        let data = node.stop().await;
+        support::truncate(&data.path().join("wal"), (1 << 20) + 20_000);
+        let config = config(data.path());
+        match primary_node::PrimaryNode::start(config).await {
+            Ok(node) => {
+                assert!(may, "other times would be at positions that the consumer has passed");
+                node.shutdown().await.unwrap();
+            }
+            Err(error) => assert!(!may && error.to_string().contains("\"reader\" has confirmed WAL"), "{error}"),
+        }
+    }
 }
 
 #[tokio::test]
@@ -373,8 +451,9 @@ async fn each_limit_is_an_error_that_names_its_setting() {
         config.runs.sessions_max = 5;
         config.runs.statements_max = 30_000;
         config.runs.duration_max = std::time::Duration::from_secs(10);
-        config.runs.kept_max = 2;
+        config.runs.kept_max = 3;
         config.runs.wal_bytes_max = 200_000;
+        config.runs.messages_max = 100;
     })
     .await;
     let message = r#"{ message = { prefix = "p", bytes = 100 } }"#;
@@ -403,8 +482,13 @@ async fn each_limit_is_an_error_that_names_its_setting() {
     let long = play(&node, wish("long", &waits)).await;
     assert!(long.error.contains("runs.duration_max"), "{}", long.error);
     assert_eq!(long.points[0].start_lsn, large.points[0].end_lsn);
+    let altered = SHORT.replace(PAUSE, r#"{ create_table = { table = "made_{n}", columns = ["id serial primary key"] } }"#);
+    let messages = play(&node, wish("messages", &altered)).await;
+    let sent = messages.counts.unwrap().messages;
+    assert_eq!(messages.error, format!("{sent} invalidation messages: runs.messages_max is 100"));
+    assert!((101..300).contains(&sent), "it ends with the transaction that goes over it, not {sent} messages later");
 
-    let status = refused(&node, wish("third", SHORT)).await;
+    let status = refused(&node, wish("fourth", SHORT)).await;
     assert_eq!(metadata_of(&status, "key").as_deref(), Some("runs.kept_max"));
     let data = node.stop().await;
     assert_eq!(open_transactions(&log_records(data.path())), Vec::<u32>::new());

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use primary_node::config::{ClockMode, PrimaryConfig};
 use primary_node::{Error, PrimaryNode};
-use support::{Node, Record, raw_records, records, segments, start};
+use support::{Node, Record, raw_records, records, segments, start, truncate};
 
 /// A small run.
 fn config(data: &Path) -> PrimaryConfig {
@@ -194,18 +194,6 @@ async fn a_run_on_a_wall_clock_that_was_cut_off_goes_on_with_the_same_records() 
         assert_eq!(old, kept, "what was there is as it was");
         let rest: Vec<_> = reference.iter().filter(|r| r.lsn >= cut.lsn).cloned().collect();
         assert_eq!(timeless(&new), timeless(&rest));
-    }
-}
-
-/// Zeroes what is at or behind a position.
-fn truncate(wal: &Path, at: u64) {
-    for path in segments(wal) {
-        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-        let start = u64::from_str_radix(&name[16..], 16).unwrap() << 20;
-        let mut bytes = std::fs::read(&path).unwrap();
-        let keep = usize::try_from(at.saturating_sub(start)).unwrap().min(bytes.len());
-        bytes[keep..].fill(0);
-        std::fs::write(&path, bytes).unwrap();
     }
 }
 

@@ -190,7 +190,8 @@ impl Runs {
         if run.phase != RunPhase::Running || run.cancel_requested {
             return Ok(run);
         }
-        self.change(id, |run| run.cancel_requested = true)
+        // It may have ended meanwhile.
+        self.change(id, |run| run.cancel_requested |= run.phase == RunPhase::Running)
     }
 
     /// Forgets a run that has ended. Blocks on the disk.

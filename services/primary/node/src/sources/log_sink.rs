@@ -6,7 +6,8 @@
 //! as the log has it already it is only compared; where the log ends, writing goes on. What a crash tore at the end is written
 //! again in its place: the simulated *server* did not crash, so its log has no trace of it. The beginning may be gone meanwhile.
 //! What others than the scenario had logged (lists of running transactions, for slots that are built) is noted beside the log with
-//! its position, before it is written, and done again there.
+//! its position and the step before which it came, before it is written, and done again there. The position alone would not do:
+//! steps that write nothing may yet give a transaction its xid, and a list before them is another one than a list behind them.
 //!
 //! Invariants:
 //! * I1 A record that was published is never written again.
@@ -16,9 +17,8 @@
 //! Cost: a record that is compared costs what writing it would, but for the disk.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -30,6 +30,7 @@ use service_kit::Drain;
 use tokio::sync::watch;
 
 use crate::error::{Error, Result};
+use crate::state_file;
 use crate::wal_log::{WriterState, directory_error};
 
 /// Time between two attempts to write to a disk that has no room.
@@ -76,8 +77,8 @@ struct Existing {
     first: Lsn,
     /// Where the log ends.
     tail: LogTail,
-    /// Where lists of running transactions were logged because a slot asked.
-    asked: BTreeSet<Lsn>,
+    /// Where lists of running transactions were logged because a slot asked, and before which step.
+    asked: BTreeSet<(Lsn, u64)>,
 }
 
 impl LogSink {
@@ -94,6 +95,8 @@ impl LogSink {
             }
             None => {
                 let writer = WalWriter::create(&dir, config).map_err(write_error)?;
+                // Notes of a log that was removed are about other records.
+                state_file::store(&asked_path(&dir), &[])?;
                 Self::new(dir, config, Phase::Writing(Box::new(writer)))
             }
         }
@@ -143,23 +146,24 @@ impl LogSink {
         self.state.subscribe()
     }
 
-    /// Whether a list of running transactions, for which a slot had asked, is the next record of the log that is compared.
-    pub(super) fn asked_here(&self) -> bool {
+    /// Whether a list of running transactions, for which a slot had asked before step number `step`, is the next record of the log
+    /// that is compared.
+    pub(super) fn asked_here(&self, step: u64) -> bool {
         match &self.phase {
-            Phase::Comparing(existing) => existing.asked.contains(&existing.placer.next_lsn()),
+            Phase::Comparing(existing) => existing.asked.contains(&(existing.placer.next_lsn(), step)),
             Phase::Writing(_) => false,
         }
     }
 
-    /// Notes that the next record is a list of running transactions for which a slot asks.
+    /// Notes that the next record is a list of running transactions for which a slot asks before step number `step`.
     ///
     /// # Errors
     /// The note cannot be stored; the record must not be written then.
-    pub(super) fn note_asked(&mut self) -> Result<()> {
+    pub(super) fn note_asked(&mut self, step: u64) -> Result<()> {
         let path = asked_path(&self.dir);
-        let note = format!("{}\n", self.next_lsn());
-        let open = OpenOptions::new().append(true).create(true).mode(0o600).open(&path);
-        let mut file = open.map_err(Error::io("open", &path))?;
+        let note = asked_line(&(self.next_lsn(), step));
+        // It was made with the log, or when the log was opened.
+        let mut file = OpenOptions::new().append(true).open(&path).map_err(Error::io("open", &path))?;
         file.write_all(note.as_bytes()).and_then(|()| file.sync_data()).map_err(Error::io("write", &path))
     }
 
@@ -284,29 +288,34 @@ impl LogSink {
     }
 }
 
-/// The file of positions at which slots asked for lists of running transactions, one a line.
+/// The file of the places at which slots asked for lists of running transactions, one a line.
 fn asked_path(wal: &Path) -> PathBuf {
     wal.with_file_name("wal_asked")
 }
 
-/// The noted positions before `end`; later ones are forgotten, for their records are lost and others will be there.
-fn load_asked(wal: &Path, end: Lsn) -> Result<BTreeSet<Lsn>> {
+/// A line of it: position, and number of the step that follows.
+fn asked_line((lsn, step): &(Lsn, u64)) -> String {
+    format!("{lsn} {step}\n")
+}
+
+/// The inverse of [`asked_line`]; none for a line that a crash cut.
+fn asked_from_line(line: &str) -> Option<(Lsn, u64)> {
+    let (lsn, step) = line.strip_suffix('\n')?.split_once(' ')?;
+    Some((lsn.parse().ok()?, step.parse().ok()?))
+}
+
+/// The noted places in what is played again, from `begin` on. Those at or behind `end` are forgotten, for their records are lost and
+/// others will be there.
+fn load_asked(wal: &Path, begin: Lsn, end: Lsn) -> Result<BTreeSet<(Lsn, u64)>> {
     let path = asked_path(wal);
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeSet::new()),
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
         Err(error) => return Err(Error::io("read", &path)(error)),
     };
-    let all: Vec<Lsn> = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')?.parse().ok()).collect();
-    let kept: BTreeSet<Lsn> = all.into_iter().filter(|lsn| *lsn < end).collect();
-    let text: String = kept.iter().map(|lsn| format!("{lsn}\n")).collect();
-    let new = path.with_extension("new");
-    let store = || {
-        fs::write(&new, &text)?;
-        File::open(&new)?.sync_data()?;
-        fs::rename(&new, &path)
-    };
-    store().map_err(Error::io("write", &path))?;
+    let all = text.split_inclusive('\n').filter_map(asked_from_line);
+    let kept: BTreeSet<(Lsn, u64)> = all.filter(|(lsn, _)| (begin..end).contains(lsn)).collect();
+    state_file::store(&path, kept.iter().map(asked_line).collect::<String>().as_bytes())?;
     Ok(kept)
 }
 
@@ -335,7 +344,7 @@ impl Existing {
         }
         let (first, reader) = open_reader(dir, at.end).map_err(unreadable)?;
         let placer = RecordPlacer::new(config.version, config.segment_size, at);
-        let asked = load_asked(dir, tail.end)?;
+        let asked = load_asked(dir, at.end, tail.end)?;
         Ok(Self { placer, reader, first, tail, asked })
     }
 

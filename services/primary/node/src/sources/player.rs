@@ -187,6 +187,7 @@ impl Player {
     /// As many steps as are due, at most [`STEPS_PER_LOOK`] and until there is enough to flush.
     fn some_steps(&mut self, conductor: &mut dyn Conductor) -> Result<Played> {
         for _ in 0..STEPS_PER_LOOK {
+            self.repeat_asked().map_err(scenario_error)?;
             let live = !self.sink.is_replaying();
             if let Some(why) = conductor.ends_before(self.steps, live, self.engine.summary())? {
                 return self.end_early(why);
@@ -215,9 +216,6 @@ impl Player {
 
     /// One step; true if it was the last.
     fn step(&mut self) -> Result<bool, PrimaryError> {
-        while self.sink.asked_here() {
-            self.engine.log_running_xacts(&mut self.sink)?;
-        }
         let step = self.engine.step(&mut self.clock, self.rng.as_mut(), &mut self.sink)?;
         self.steps += 1;
         Ok(step == Step::Done)
@@ -272,12 +270,27 @@ impl Player {
     /// Logs the running transactions if a slot that is being built asks for them. Not on the virtual clock, where the same seed
     /// gives the same bytes whatever clients do.
     fn log_running_xacts_if_asked(&mut self, stage: Stage<'_>, conductor: &mut dyn Conductor) -> Result<()> {
-        if self.config.clock == ClockMode::Virtual || self.sink.is_replaying() || !stage.slots.take_running_xacts_wish() {
+        // Before its first step and after its last an engine logs none, and the wish stays for when it can be granted.
+        let grants = self.config.clock != ClockMode::Virtual && !self.sink.is_replaying() && self.engine.next_due().is_some();
+        if !grants || !stage.slots.take_running_xacts_wish() {
             return Ok(());
         }
-        self.sink.note_asked()?;
-        self.engine.log_running_xacts(&mut self.sink).map_err(scenario_error)?;
+        self.log_asked()?;
         self.publish(stage.log, conductor)
+    }
+
+    /// Logs the running transactions for a slot, so that a run that is played again does the same.
+    fn log_asked(&mut self) -> Result<()> {
+        self.sink.note_asked(self.steps)?;
+        self.engine.log_running_xacts(&mut self.sink).map_err(scenario_error)
+    }
+
+    /// Does the same when it is played again. Before anybody decides on the next step, as then.
+    fn repeat_asked(&mut self) -> Result<(), PrimaryError> {
+        while self.sink.asked_here(self.steps) {
+            self.engine.log_running_xacts(&mut self.sink)?;
+        }
+        Ok(())
     }
 
     /// Does not run ahead of the slots by more than is configured.
@@ -287,5 +300,156 @@ impl Player {
         while behind() > ahead_max && !stage.drain.is_draining() && !conductor.is_hurried() {
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use pg_types::PgVersion;
+    use pg_wal::writer::WriterConfig;
+    use primary_core::{Overrides, Scenario};
+    use service_kit::SystemClock;
+
+    use super::*;
+
+    /// Sessions of which steps write nothing, among them such as give a transaction its xid.
+    const SILENT: &str = r#"
+name = "silent"
+story = "Temporary tables are not logged, but their transactions have xids."
+seed = 1
+[[tables]]
+name = "t"
+columns = ["id int"]
+[[actors]]
+name = "temporary"
+sessions = 2
+transactions = 2
+every = "3ms"
+connects = { every = 2 }
+steps = [
+    { create_table = { table = "work", columns = ["id int"], temporary = true, on_commit = "drop" } },
+    { wait = "1ms" },
+    { commit = {} },
+    { create_table = { table = "kept_{n}", columns = ["id int"], temporary = true } },
+    { commit = {} },
+    { insert = { table = "kept_{n}" } },
+    { wait = "1ms" },
+    { savepoint = "s" },
+    { insert = { table = "t" } },
+]
+"#;
+
+    /// A player over the log in `dir`.
+    fn player(dir: &Path) -> Player {
+        std::fs::create_dir_all(dir.join("wal")).unwrap();
+        let version = PgVersion::V18;
+        let sink = LogSink::open(dir.join("wal"), WriterConfig::new(7).with_segment_size(1 << 20)).unwrap();
+        let plan = Scenario::parse("silent", SILENT).unwrap().plan(&Overrides::new()).unwrap();
+        let config = SourceConfig { clock: ClockMode::Virtual, ..SourceConfig::default() };
+        let clock = PlayerClock::new(config.clock, Arc::new(SystemClock::new()));
+        Player::new(Engine::new(plan, version).unwrap(), 1, sink, &config, clock)
+    }
+
+    /// Steps until `steps` were taken or the run is over.
+    fn advance(player: &mut Player, steps: u64) {
+        while player.steps < steps {
+            player.repeat_asked().unwrap();
+            if player.step().unwrap() {
+                break;
+            }
+        }
+        player.sink.flush().unwrap();
+    }
+
+    /// The bytes of the log, which must be whole.
+    fn bytes(player: &Player, dir: &Path) -> Vec<u8> {
+        player.sink.finish().unwrap();
+        std::fs::read(dir.join("wal/000000010000000000000001")).unwrap()
+    }
+
+    /// Ends a run before a step.
+    struct EndsBefore(u64);
+
+    impl Conductor for EndsBefore {
+        fn ends_before(&mut self, step: u64, _: bool, _: &RunSummary) -> Result<Option<EarlyEnd>> {
+            Ok((step >= self.0).then_some(EarlyEnd::Cancelled))
+        }
+
+        fn is_hurried(&self) -> bool {
+            false
+        }
+
+        fn refused(&mut self, error: PrimaryError) -> Result<EarlyEnd> {
+            Err(scenario_error(error))
+        }
+
+        fn published(&mut self, _: bool, _: &RunSummary) {}
+    }
+
+    /// Plays until the run is ended before step `step`.
+    fn end_before(player: &mut Player, step: u64) {
+        while player.some_steps(&mut EndsBefore(step)).unwrap() == Played::Stopped {}
+        player.sink.flush().unwrap();
+    }
+
+    #[test]
+    fn lists_that_slots_asked_for_come_again_at_the_same_place_whatever_the_steps_there_write() {
+        let quiet = tempfile::tempdir().unwrap();
+        let mut undisturbed = player(quiet.path());
+        advance(&mut undisturbed, u64::MAX);
+        let steps = undisturbed.steps;
+        assert!(steps > 30);
+        let without = bytes(&undisturbed, quiet.path());
+        for asked in 1..steps {
+            let [whole, killed, ended] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+            for (dir, lives) in [(&whole, 1), (&killed, 3)] {
+                let mut first = player(dir.path());
+                advance(&mut first, asked);
+                first.log_asked().unwrap();
+                for life in 1..lives {
+                    advance(&mut first, asked + life * 2);
+                    first = player(dir.path());
+                }
+                advance(&mut first, u64::MAX);
+                assert_eq!(first.steps, steps);
+                let log = bytes(&first, dir.path());
+                assert!(log != without);
+                std::fs::write(dir.path().join("log"), log).unwrap();
+            }
+            let log = |dir: &Path| std::fs::read(dir.join("log")).unwrap();
+            assert!(log(whole.path()) == log(killed.path()), "asked for before step {asked}");
+
+            let mut first = player(ended.path());
+            advance(&mut first, asked);
+            first.log_asked().unwrap();
+            end_before(&mut first, asked);
+            let log = bytes(&first, ended.path());
+            let mut again = player(ended.path());
+            end_before(&mut again, asked);
+            assert!(log == bytes(&again, ended.path()), "asked for before step {asked}, and ended there");
+        }
+    }
+
+    #[test]
+    fn a_list_that_was_lost_with_the_end_of_the_log_is_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut first = player(dir.path());
+        advance(&mut first, 10);
+        // Noted, and killed before the list was flushed.
+        first.log_asked().unwrap();
+        assert_eq!(std::fs::read_to_string(dir.path().join("wal_asked")).unwrap().lines().count(), 1);
+        let mut again = player(dir.path());
+        advance(&mut again, 20);
+        assert_eq!(std::fs::read(dir.path().join("wal_asked")).unwrap(), b"");
+        // Nor do the notes of a log outlive it.
+        again.log_asked().unwrap();
+        std::fs::remove_dir_all(dir.path().join("wal")).unwrap();
+        let mut anew = player(dir.path());
+        advance(&mut anew, 25);
+        drop(anew);
+        advance(&mut player(dir.path()), u64::MAX);
     }
 }

@@ -36,6 +36,18 @@ pub(crate) fn segments(dir: &Path) -> Vec<PathBuf> {
     WalDir::open(dir, None).unwrap().segments().map(|(_, s)| s.path.clone()).collect()
 }
 
+/// Zeroes what is at or behind a position, in segments of 1 MiB.
+pub(crate) fn truncate(wal: &Path, at: u64) {
+    for path in segments(wal) {
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let start = u64::from_str_radix(&name[16..], 16).unwrap() << 20;
+        let mut bytes = std::fs::read(&path).unwrap();
+        let keep = usize::try_from(at.saturating_sub(start)).unwrap().min(bytes.len());
+        bytes[keep..].fill(0);
+        std::fs::write(&path, bytes).unwrap();
+    }
+}
+
 /// A record as it stands in a directory.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Record {
