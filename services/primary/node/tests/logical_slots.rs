@@ -5,6 +5,7 @@
 mod support;
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use pg_types::record::{CommitRecord, HeapInsert, RunningXactsRecord};
@@ -14,10 +15,13 @@ use primary_node::PrimaryConfig;
 use primary_node::config::ClockMode;
 use service_kit::status::{Reason, reason_of};
 use tonic::Code;
+use tonic::transport::Channel;
 use tonic_types::StatusExt;
 use walstorm_proto::admin::v1 as pb;
+use walstorm_proto::admin::v1::admin_service_client::AdminServiceClient;
 
-use support::{Node, config, fixture, from_slot, millis};
+use support::program::{Program, clean, primary};
+use support::{Node, config, fixture, from_slot, millis, records};
 
 /// A scenario that writes a little, and lists what runs once an hour.
 const QUIET: &str = r#"
@@ -203,9 +207,7 @@ async fn create_slot_waits_for_the_end_of_the_transactions() {
 }
 
 /// Waits until some slot is being built and was told a list.
-async fn wait_listed(
-    admin: &mut walstorm_proto::admin::v1::admin_service_client::AdminServiceClient<tonic::transport::Channel>,
-) {
+async fn wait_listed(admin: &mut AdminServiceClient<Channel>) {
     loop {
         let slots = admin.list_slots(pb::ListSlotsRequest::default()).await.unwrap().into_inner().slots;
         if slots.iter().any(|s| s.creation.as_ref().is_some_and(|c| c.transaction_count > 0)) {
@@ -309,5 +311,89 @@ async fn a_live_engine_is_asked_for_a_list_but_not_on_the_virtual_clock() {
     let mut log = node.node.log().subscribe();
     let before = log.borrow_and_update().lsn;
     log.wait_for(|log| log.lsn > before).await.unwrap();
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_that_was_asked_for_is_there_again_after_kill_9() {
+    let folder = tempfile::tempdir().unwrap();
+    let (scenario, data) = (folder.path().join("quiet.toml"), folder.path().join("data"));
+    std::fs::write(&scenario, QUIET).unwrap();
+    let start = async || {
+        let mut command = clean(Command::new(primary()), &folder.path().join("log"));
+        command.arg("--scenario").arg(&scenario).arg("--data-dir").arg(&data);
+        command.args(["--clock", "real", "--listen", "127.0.0.1:0"]).env("WALSTORM_PRIMARY__SOURCE__FSYNC", "false");
+        let mut program = Program::spawn(&mut command);
+        let listens = tokio::task::block_in_place(|| program.wait_for_address());
+        assert!(listens, "{}", std::fs::read_to_string(folder.path().join("log")).unwrap());
+        let admin = AdminServiceClient::new(program.channel().await);
+        (program, admin)
+    };
+    let written_past = async |admin: &mut AdminServiceClient<Channel>, lsn: u64| {
+        while admin.get_server_info(pb::GetServerInfoRequest {}).await.unwrap().into_inner().wal_end_lsn <= lsn {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let (mut program, mut admin) = start().await;
+    let end = admin.get_server_info(pb::GetServerInfoRequest {}).await.unwrap().into_inner().wal_end_lsn;
+    let request = pb::CreateSlotRequest { start_lsn: end, ..logical("orders", 600_000) };
+    let slot = admin.create_slot(request).await.unwrap().into_inner().slot.unwrap();
+    assert_eq!(slot.state(), pb::SlotState::Free);
+    written_past(&mut admin, slot.confirmed_flush_lsn).await;
+    program.child.kill().unwrap();
+    program.child.wait().unwrap();
+    let (before, _) = records(&data.join("wal"));
+    assert!(
+        before.iter().any(|record| record.lsn.0 == slot.restart_lsn && record.end_lsn > Lsn(end)),
+        "the list is in the log"
+    );
+
+    let (mut program, mut admin) = start().await;
+    written_past(&mut admin, before[before.len() - 1].end_lsn.0).await;
+    program.child.kill().unwrap();
+    program.child.wait().unwrap();
+    let (after, _) = records(&data.join("wal"));
+    assert!(after.len() > before.len() && after[..before.len()] == before, "and nothing before the kill is another");
+}
+
+#[tokio::test]
+async fn advancing_moves_the_restart_position_to_where_a_decoder_is_consistent_in_time() {
+    let (wal, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut log = Log::create(wal.path());
+    log.commit(690);
+    log.list(700, &[]);
+    let mut lists = Vec::new();
+    // One transaction runs at every list, and has ended at the next but one.
+    for xid in 700..710 {
+        log.insert(xid);
+        lists.push(log.list(xid + 1, &[xid.max(701) - 1, xid][usize::from(xid == 700)..]));
+        if xid > 700 {
+            log.commit(xid - 1);
+        }
+    }
+    log.flush();
+    let node = Node::start(following(wal.path(), data.path()), data).await;
+    let slot = create(&node, logical("orders", 60_000)).await;
+    assert_eq!(slot.state(), pb::SlotState::Free);
+    let advance = async |target_lsn| {
+        let request = pb::AdvanceSlotRequest { name: "slots/orders".to_owned(), target_lsn, etag: String::new() };
+        node.admin().advance_slot(request).await.unwrap().into_inner().slot.unwrap()
+    };
+    // 700 runs at the first list, and at the second; 701 at the second and third; and so on.
+    let near = advance(lists[3].0).await;
+    assert_eq!((near.restart_lsn, near.confirmed_flush_lsn), (slot.restart_lsn, lists[3].0), "no list is old enough yet");
+    let end = node.node.log().end().lsn.0;
+    let far = advance(end).await;
+    assert_eq!((far.restart_lsn, far.confirmed_flush_lsn), (lists[5].0, end));
+
+    // A slot that is made at that list is consistent by then, and one at the next is not.
+    for (start, state) in [(lists[5], pb::SlotState::Free), (lists[6], pb::SlotState::Building)] {
+        let name = format!("made_{}", start.0);
+        create(&node, pb::CreateSlotRequest { start_lsn: start.0, ..logical(&name, 0) }).await;
+        let all_read = |slot: &pb::Slot| slot.creation.as_ref().is_none_or(|creation| creation.read_lsn >= end);
+        assert_eq!(wait(&node, &name, all_read).await.state(), state);
+    }
+    let mut stream = node.open(from_slot("orders")).await;
+    assert_eq!(stream.started().await.start_lsn, far.restart_lsn);
     node.stop().await;
 }

@@ -13,7 +13,9 @@ use super::slot_filter::SlotFilter;
 use super::streams::{Blocked, StreamStats};
 use super::{State, convert};
 use crate::error::{Error, Result};
-use crate::slots::{BuildState, CreationReport, Persistency, Slot, SlotBuilder, SlotFile, SlotKind, Slots, validate_name};
+use crate::slots::{
+    BuildState, CreationReport, Persistency, Slot, SlotBuilder, SlotFile, SlotKind, Slots, restart_decoding, validate_name,
+};
 use crate::wal_log::LogSource;
 
 /// Entries on a page if the client does not say.
@@ -176,7 +178,13 @@ impl AdminService for Admin {
         if target > end {
             return Err(Error::LsnAhead { requested: target, end }.into());
         }
-        let slot = self.blocking(move |slots| slots.advance(&name, target, &request.etag)).await?;
+        let state = Arc::clone(&self.state);
+        let find = move |restart| {
+            // Reading WAL for it costs what a stream does, also when the client has gone.
+            let _permit = state.admit()?;
+            restart_decoding::find(&state.log, restart, target, &state.drain)
+        };
+        let slot = self.blocking(move |slots| slots.advance(&name, target, &request.etag, find)).await?;
         Ok(Response::new(pb::AdvanceSlotResponse { slot: Some(self.message(&slot)) }))
     }
 

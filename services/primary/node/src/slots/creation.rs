@@ -201,7 +201,7 @@ impl SlotCreation {
     }
 
     /// `SnapBuildFindSnapshot`.
-    fn running_xacts(&mut self, lsn: Lsn, end_lsn: Lsn, running: &RunningXactsRecord) {
+    pub(super) fn running_xacts(&mut self, lsn: Lsn, end_lsn: Lsn, running: &RunningXactsRecord) {
         if self.state == BuildState::Consistent {
             return;
         }

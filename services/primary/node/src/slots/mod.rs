@@ -14,6 +14,7 @@
 mod builder;
 mod creation;
 mod file;
+pub(crate) mod restart_decoding;
 mod table;
 
 use std::collections::HashMap;
@@ -29,6 +30,7 @@ pub(crate) use builder::SlotBuilder;
 pub use creation::{BuildState, CreationReport, RunningTransaction, SlotCreation};
 pub(crate) use file::create_private_dir;
 pub use file::{SlotFile, SlotKind};
+pub use restart_decoding::RestartPoint;
 pub use table::{Active, Confirmation, Lease, Persistency, Slot, SlotTable, validate_name};
 
 use crate::error::{Error, Result};
@@ -123,13 +125,23 @@ impl Slots {
         Ok(slot)
     }
 
-    /// Moves a slot that nobody holds; the new position is on disk then. Blocks on the disk.
+    /// Moves a slot that nobody holds; the new position is on disk then. Of a logical one `find` tells, by its restart position,
+    /// from where a decoder may begin then. Blocks on the disk.
     ///
     /// # Errors
-    /// As [`SlotTable::advance`], or the file cannot be written: the slot has moved then, and is stored later.
-    pub fn advance(&self, name: &str, target: Lsn, etag: &str) -> Result<Slot> {
+    /// As [`SlotTable::advance`], those of `find`, or the file cannot be written: the slot has moved then, and is stored later.
+    pub fn advance(
+        &self,
+        name: &str,
+        target: Lsn,
+        etag: &str,
+        find: impl FnOnce(Lsn) -> Result<Option<RestartPoint>>,
+    ) -> Result<Slot> {
+        let before = self.table().advanceable(name, target, etag)?.clone();
+        // The slot is free meanwhile, so what was found holds for whatever becomes of it, or it is refused.
+        let point = if before.state.kind == SlotKind::Logical { find(before.state.restart_lsn)? } else { None };
         let _io = self.lock_io();
-        let slot = self.table().advance(name, target, etag)?;
+        let slot = self.table().advance(name, target, etag, point)?;
         self.store(&slot)?;
         Ok(slot)
     }
@@ -411,7 +423,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let slots = Slots::open(dir.path(), &IDENTITY, 10).unwrap();
         slots.create(new("orders", 0x100), Persistency::Persistent).unwrap();
-        slots.advance("orders", Lsn(0x200), "").unwrap();
+        slots.advance("orders", Lsn(0x200), "", |_| panic!("it is physical")).unwrap();
         slots.copy("orders", "copy", Persistency::Persistent, 6).unwrap();
         slots.copy("orders", "temporary", Persistency::Temporary, 6).unwrap();
         let again = Slots::open(dir.path(), &IDENTITY, 10).unwrap();

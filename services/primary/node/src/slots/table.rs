@@ -7,6 +7,7 @@ use pg_types::{Lsn, Xid};
 
 use super::creation::CreationReport;
 use super::file::{SlotFile, SlotKind};
+use super::restart_decoding::RestartPoint;
 use crate::error::{Error, Result};
 
 /// Longest slot name in bytes (`NAMEDATALEN` − 1).
@@ -160,13 +161,32 @@ impl SlotTable {
         self.create(state, persistency)
     }
 
-    /// Moves a slot that nobody holds to `target` (`pg_replication_slot_advance`). Of a logical slot only the confirmed position
-    /// moves: which WAL its decoder needs again is the decoder's to say.
+    /// Moves a slot that nobody holds to `target` (`pg_replication_slot_advance`). The restart position of a logical one goes to
+    /// `point`, from where a decoder may begin then, and so does its `catalog_xmin` if it has one; nothing goes back (I1).
+    ///
+    /// # Errors
+    /// As [`SlotTable::advanceable`].
+    pub fn advance(&mut self, name: &str, target: Lsn, etag: &str, point: Option<RestartPoint>) -> Result<Slot> {
+        let slot = self.advanceable(name, target, etag)?;
+        let state = &mut slot.state;
+        state.confirmed_flush_lsn = target;
+        if state.kind == SlotKind::Physical {
+            state.restart_lsn = target;
+        } else if let Some(point) = point {
+            state.restart_lsn = state.restart_lsn.max(point.restart_lsn.min(target));
+            if Xid(state.catalog_xmin).is_normal() && point.catalog_xmin.follows(Xid(state.catalog_xmin)) {
+                state.catalog_xmin = point.catalog_xmin.0;
+            }
+        }
+        Ok(slot.clone())
+    }
+
+    /// A slot that may be moved to `target`.
     ///
     /// # Errors
     /// No such slot, being built, lost, held, or changed since `etag` (empty: whatever its state); the target lies before its
     /// position (I1). The caller has checked that WAL reaches so far.
-    pub fn advance(&mut self, name: &str, target: Lsn, etag: &str) -> Result<Slot> {
+    pub(super) fn advanceable(&mut self, name: &str, target: Lsn, etag: &str) -> Result<&mut Slot> {
         let slot = self.usable(name)?;
         check_etag(slot, etag)?;
         if let Some(active) = &slot.active {
@@ -177,11 +197,7 @@ impl SlotTable {
             let text = format!("{target} lies before the slot's position {at}, and a slot never goes back");
             return Err(Error::field("target_lsn", text));
         }
-        slot.state.confirmed_flush_lsn = target;
-        if slot.state.kind == SlotKind::Physical {
-            slot.state.restart_lsn = target;
-        }
-        Ok(slot.clone())
+        Ok(slot)
     }
 
     /// A slot that is whole: neither being built nor lost.
@@ -568,22 +584,28 @@ mod tests {
     #[test]
     fn a_slot_is_advanced_forward_by_nobody_but_its_owner() {
         let mut t = table(&["s"]);
-        let slot = t.advance("s", Lsn(150), "").unwrap();
+        let slot = t.advance("s", Lsn(150), "", None).unwrap();
         assert_eq!((slot.state.restart_lsn, slot.state.confirmed_flush_lsn), (Lsn(150), Lsn(150)));
         let etag = slot.etag();
-        assert!(matches!(t.advance("s", Lsn(149), ""), Err(Error::InvalidField { field: "target_lsn", .. })));
-        t.advance("s", Lsn(150), &etag).expect("progress leaves the etag");
-        assert!(matches!(t.advance("s", Lsn(160), "other"), Err(Error::SlotChanged { .. })));
-        assert!(matches!(t.advance("none", Lsn(160), ""), Err(Error::SlotNotFound { .. })));
+        assert!(matches!(t.advance("s", Lsn(149), "", None), Err(Error::InvalidField { field: "target_lsn", .. })));
+        t.advance("s", Lsn(150), &etag, None).expect("progress leaves the etag");
+        assert!(matches!(t.advance("s", Lsn(160), "other", None), Err(Error::SlotChanged { .. })));
+        assert!(matches!(t.advance("none", Lsn(160), "", None), Err(Error::SlotNotFound { .. })));
         let (lease, _) = t.acquire("s", "c", 0).unwrap();
-        assert!(matches!(t.advance("s", Lsn(160), ""), Err(Error::SlotActive { .. })));
+        assert!(matches!(t.advance("s", Lsn(160), "", None), Err(Error::SlotActive { .. })));
         t.release(&lease);
-        let logical = SlotFile { building: false, ..SlotFile::new_logical("l", &IDENTITY, Lsn(100), 0) };
+        let logical = SlotFile { building: false, catalog_xmin: 700, ..SlotFile::new_logical("l", &IDENTITY, Lsn(100), 0) };
         t.create(logical, Persistency::Persistent).unwrap();
-        let slot = t.advance("l", Lsn(150), "").unwrap();
-        assert_eq!((slot.state.restart_lsn, slot.state.confirmed_flush_lsn), (Lsn(100), Lsn(150)));
+        let mut positions = |target, point: Option<(u64, u32)>| {
+            let point = point.map(|(lsn, xid)| RestartPoint { restart_lsn: Lsn(lsn), catalog_xmin: Xid(xid) });
+            let state = t.advance("l", Lsn(target), "", point).unwrap().state;
+            (state.restart_lsn.0, state.confirmed_flush_lsn.0, state.catalog_xmin)
+        };
+        assert_eq!(positions(150, None), (100, 150, 700));
+        assert_eq!(positions(160, Some((110, 690))), (110, 160, 700), "xmins do not go back");
+        assert_eq!(positions(170, Some((105, 710))), (110, 170, 710), "nor do positions");
         t.invalidate_before(Lsn(120), "removed");
-        assert!(matches!(t.advance("l", Lsn(160), ""), Err(Error::SlotInvalidated { .. })));
+        assert!(matches!(t.advance("l", Lsn(180), "", None), Err(Error::SlotInvalidated { .. })));
     }
 
     #[test]
