@@ -25,13 +25,13 @@ pub enum Error {
         name: String,
     },
     /// The name is taken.
-    #[error("slot \"{name}\" already exists")]
+    #[error("slot \"{name}\" already exists: stream from it, choose another name, or delete it with DeleteSlot")]
     SlotExists {
         /// Its name.
         name: String,
     },
     /// Another client streams from the slot.
-    #[error("slot \"{name}\" is in use by client \"{holder}\"")]
+    #[error("slot \"{name}\" is in use by client \"{holder}\": wait until its stream ends, or use a slot of your own")]
     SlotActive {
         /// Its name.
         name: String,
@@ -41,7 +41,10 @@ pub enum Error {
         since_ms: u64,
     },
     /// A newer stream of the same client took the slot over.
-    #[error("slot \"{name}\" was taken over by a newer stream of the same client")]
+    #[error(
+        "slot \"{name}\" was taken over by a newer stream of the same client: if that was another consumer, give each a client_id of \
+         its own"
+    )]
     SlotTakenOver {
         /// Its name.
         name: String,
@@ -87,7 +90,10 @@ pub enum Error {
         limit: usize,
     },
     /// The asked WAL is no longer kept.
-    #[error("WAL at {requested} has been removed; the oldest kept is {oldest}")]
+    #[error(
+        "WAL at {requested} has been removed; the oldest kept is {oldest}: start there, and use a slot, which keeps what its consumer \
+         needs"
+    )]
     LsnRemoved {
         /// What was asked for.
         requested: Lsn,
@@ -95,7 +101,10 @@ pub enum Error {
         oldest: Lsn,
     },
     /// The asked WAL has not been written.
-    #[error("WAL at {requested} is ahead of the end of WAL at {end}")]
+    #[error(
+        "WAL at {requested} is ahead of the end of WAL at {end}: start there at the latest, and check that the position is of this \
+         cluster's WAL"
+    )]
     LsnAhead {
         /// What was asked for.
         requested: Lsn,
@@ -115,7 +124,10 @@ pub enum Error {
         problem: String,
     },
     /// The client did not send feedback in time.
-    #[error("no feedback for {silent_ms} ms (feedback_timeout is {timeout_ms} ms)")]
+    #[error(
+        "no feedback for {silent_ms} ms (feedback_timeout is {timeout_ms} ms): answer keepalives that ask for it, or start the stream \
+         with a longer timeout (0 switches it off)"
+    )]
     FeedbackTimeout {
         /// Time since the last feedback, or since the start.
         silent_ms: u64,
@@ -231,7 +243,7 @@ pub enum Error {
     #[error("{0}: start a primary with source.runs = true (--runs) for runs")]
     RunsRefused(String),
     /// No run of that number.
-    #[error("run {id} does not exist")]
+    #[error("run {id} does not exist: ListRuns tells which do")]
     RunNotFound {
         /// Its number.
         id: u64,

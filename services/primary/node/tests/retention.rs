@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use primary_node::PrimaryConfig;
 use service_kit::status::{Reason, reason_of};
-use support::{Node, from_slot};
+use support::{Node, from_slot, raw_records, records};
 use walstorm_proto::admin::v1 as admin;
 use walstorm_proto::primary::v1 as pb;
 
@@ -61,16 +61,35 @@ async fn a_slot_that_keeps_too_much_is_lost_and_its_stream_is_told_why() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_limit_a_slot_keeps_everything_after_its_position() {
+async fn without_a_limit_a_slot_keeps_its_segment_and_all_behind_and_nothing_else() {
     let data = tempfile::tempdir().unwrap();
-    let config = config(data.path());
-    let node = Node::start(config, data).await;
-    node.create_slot("idle", 0).await;
-    let position = node.slot("idle").await.restart_lsn;
+    let retaining = config(data.path());
+    // The whole run first, of which nothing is removed.
+    let mut keeping = retaining.clone();
+    keeping.retention.keep_bytes = None;
+    let node = Node::start(keeping, data).await;
     node.node.log().subscribe().wait_for(|log| log.closed).await.unwrap();
-    assert!(node.node.log().end().lsn.0 > position + (4 << 20), "several segments");
+    let (all, _) = records(&node.data.path().join("wal"));
+    let position = all[all.len() / 2].lsn;
+    let segment = position.0 - position.0 % (1 << 20);
+    let (first, last) = (all[0].lsn.0, all[all.len() - 1].lsn.0);
+    assert!(segment > first + (1 << 20) && last > segment + (2 << 20), "several segments on both sides");
+    node.create_slot("idle", position.0).await;
+    node.create_slot("oldest", 0).await;
+    let data = node.stop().await;
+
+    let node = Node::start(retaining, data).await;
+    node.node.log().subscribe().wait_for(|log| log.closed).await.unwrap();
+    assert_eq!(node.node.log().oldest().0, 1 << 20, "the oldest slot keeps everything");
+    let delete = admin::DeleteSlotRequest { name: "slots/oldest".to_owned(), ..Default::default() };
+    node.admin().delete_slot(delete).await.unwrap();
+    while node.node.log().oldest().0 == 1 << 20 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(node.node.log().oldest().0, segment);
     let (batches, end) = node.open(from_slot("idle")).await.drain().await;
     end.unwrap();
-    assert!(batches[0].start_lsn <= position + (1 << 20));
+    assert_eq!(batches[0].start_lsn, position.0);
+    assert!(raw_records(&batches) == all[all.len() / 2..], "exactly what is behind its position");
     node.stop().await;
 }

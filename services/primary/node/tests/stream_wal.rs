@@ -129,6 +129,27 @@ async fn lsns_that_are_not_kept_are_refused_with_what_is() {
 }
 
 #[tokio::test]
+async fn a_start_that_is_refused_takes_no_slot() {
+    let wal = fixture(18);
+    let node = Node::serve(wal.path()).await;
+    node.create_slot("orders", 0).await;
+    let temporary =
+        walstorm_proto::admin::v1::CreateSlotRequest { slot_id: "short".to_owned(), temporary: true, ..Default::default() };
+    node.admin().create_slot(temporary).await.unwrap();
+    let mut stream = node.open(from_slot("orders")).await;
+    stream.started().await;
+    for slot in ["orders", "short"] {
+        for (from_lsn, reason) in [(0x28, Reason::LsnRemoved), (u64::MAX, Reason::LsnAhead)] {
+            let status = node.refused(pb::StreamStart { from_lsn, ..from_slot(slot) }).await;
+            assert_eq!(reason_of(&status), Some(reason), "{slot}");
+        }
+    }
+    stream.drain().await.1.expect("nobody took the slot over");
+    assert!(node.slot("short").await.temporary, "it still waits for its first stream");
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn a_slot_has_one_client_and_the_same_client_may_take_it_over() {
     let wal = fixture(18);
     let node = Node::serve(wal.path()).await;

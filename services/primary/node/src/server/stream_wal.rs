@@ -156,6 +156,8 @@ fn hold(state: &State, start: &pb::StreamStart) -> Result<(Held, Lsn, Lsn)> {
     }
     let name = convert::slot_name("start.slot", &start.slot)?;
     crate::slots::validate_name(name)?;
+    // Before the slot is taken: a wrong start must not end the stream that has it, nor a temporary slot.
+    asked.map_or(Ok(()), |from| state.log.check_start(from))?;
     let held = state.slots.hold(name, &start.client_id, now_ms)?;
     let slot = state.slots.table().get(name)?.state;
     let from = asked.unwrap_or(slot.restart_lsn);

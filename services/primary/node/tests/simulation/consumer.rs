@@ -48,7 +48,7 @@ pub(crate) async fn run(world: Rc<World>, id: usize) -> turmoil::Result {
 }
 
 /// A new connection, made when it is first used.
-fn channel() -> Channel {
+pub(crate) fn channel() -> Channel {
     let connect = |_| async { TcpStream::connect(("primary", PORT)).await.map(TokioIo::new) };
     Endpoint::from_static("http://primary:5500")
         .http2_keep_alive_interval(Duration::from_millis(700))

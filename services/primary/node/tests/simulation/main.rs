@@ -16,6 +16,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
 mod consumer;
+mod temporary_slots;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
