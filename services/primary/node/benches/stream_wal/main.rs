@@ -1,12 +1,15 @@
-//! What StreamWal costs over loopback, in one run: how fast it goes to one consumer by encoding, what a record costs as consumers grow,
-//! and how long a commit takes to arrive. Transactions of two inserts and a commit, three records; consumers count and flush.
+//! What the log and StreamWal cost over loopback, in one run: how fast a scenario is written, how fast WAL goes to one consumer by
+//! encoding, what a record costs as consumers grow, and how long a commit takes to arrive. Transactions of two inserts and a commit,
+//! three records; consumers count and flush.
 //!
-//! `cargo bench -p primary-node`; `TRANSACTIONS=n` sets the size, a word (`encodings`, `consumers`, `latency`) runs one part only.
+//! `cargo bench -p primary-node`; `TRANSACTIONS=n` sets the size, a word (`writing`, `encodings`, `consumers`, `latency`) runs one part
+//! only.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark that cannot run has nothing to say")]
 
 mod consumer;
 mod latency;
+mod writing;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -19,8 +22,14 @@ use walstorm_proto::primary::v1 as pb;
 
 use consumer::{Consumer, channel};
 
-/// Consumers at a time.
-const CONSUMERS: [u32; 5] = [1, 4, 16, 64, 256];
+/// Consumers at a time, of records as they are.
+const RAW_CONSUMERS: [u32; 5] = [1, 4, 16, 64, 256];
+/// Consumers at a time, of typed records.
+const TYPED_CONSUMERS: [u32; 3] = [1, 4, 16];
+/// So many times as many transactions are streamed as written in each run.
+const WRITTEN_SHARE: u32 = 5;
+/// So many times as many raw records as typed ones are sent.
+const TYPED_SHARE: u32 = 8;
 
 /// Writes the log.
 fn write(dir: &Path, transactions: u32) {
@@ -103,21 +112,23 @@ fn encodings(runtime: &tokio::runtime::Runtime, transactions: u32) {
     }
 }
 
-/// Raw, as consumers grow; each run sends about as much in all.
+/// As consumers grow; each run sends about as much in all.
 fn consumers(runtime: &tokio::runtime::Runtime, transactions: u32) {
-    println!("\nraw, sampled contexts, as consumers grow; every consumer gets every record");
+    println!("\nsampled contexts, as consumers grow; every consumer gets every record");
     println!(
-        "{:>9} {:>12} {:>14} {:>12} {:>10} {:>14}",
-        "consumers", "transactions", "records/s all", "each", "MB/s all", "CPU us/record"
+        "{:>8} {:>9} {:>12} {:>14} {:>12} {:>10} {:>14}",
+        "encoding", "consumers", "transactions", "records/s all", "each", "MB/s all", "CPU us/record"
     );
-    for count in CONSUMERS {
+    let raw = RAW_CONSUMERS.map(|count| ("raw", pb::Encoding::Raw, count, transactions));
+    let typed = TYPED_CONSUMERS.map(|count| ("typed", pb::Encoding::Typed, count, transactions / TYPED_SHARE));
+    for (name, encoding, count, transactions) in raw.into_iter().chain(typed) {
         let each = (transactions / count).max(20_000);
         let wal = tempfile::tempdir().unwrap();
         write(wal.path(), each);
-        let m = runtime.block_on(measure(wal.path(), count, pb::Encoding::Raw, pb::TraceContexts::Sampled));
+        let m = runtime.block_on(measure(wal.path(), count, encoding, pb::TraceContexts::Sampled));
         let per_s = m.records as f64 / m.wall.as_secs_f64();
         println!(
-            "{count:>9} {each:>12} {per_s:>14.0} {:>12.0} {:>10.1} {:>14.4}",
+            "{name:>8} {count:>9} {each:>12} {per_s:>14.0} {:>12.0} {:>10.1} {:>14.4}",
             per_s / f64::from(count),
             m.bytes as f64 / 1e6 / m.wall.as_secs_f64(),
             m.cpu * 1e6 / m.records as f64,
@@ -131,6 +142,9 @@ fn main() {
     let parts: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
     let wanted = |part: &str| parts.is_empty() || parts.iter().any(|p| p == part);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    if wanted("writing") {
+        writing::table(&runtime, transactions / WRITTEN_SHARE);
+    }
     if wanted("encodings") {
         encodings(&runtime, transactions);
     }
