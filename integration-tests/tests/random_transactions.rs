@@ -204,6 +204,7 @@ fn check_decoder(version: PgVersion, run: &Run) -> Result<(), TestCaseError> {
         database: Oid(5),
         confirmed_lsn: Lsn::INVALID,
         work_mem: decoder_core::WorkMem::default(),
+        streaming: false,
     };
     let mut decoder = Decoder::new(config, Arc::new(NoCatalog));
     let mut collected = Collected::default();

@@ -34,6 +34,7 @@ fn compare(dir: &WalDir, start: Lsn) -> (Option<Lsn>, Lsn) {
         database: Oid(5),
         confirmed_lsn: Lsn::INVALID,
         work_mem: decoder_core::WorkMem::default(),
+        streaming: false,
     };
     let mut decoder = Decoder::new(config, Arc::new(NoCatalog));
     let mut creation = SlotCreation::new(start);

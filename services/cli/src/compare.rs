@@ -18,7 +18,7 @@ use crate::cpu_sampler::{CpuShares, sample};
 use crate::decode::Counts;
 use crate::notes::note;
 use crate::scenario_log::ScenarioLog;
-use crate::wal_input::WalInput;
+use crate::wal_input::{Decoding, WalInput};
 
 /// Exit code when the WAL ends in anything but a complete end.
 const TORN: u8 = 3;
@@ -137,7 +137,7 @@ pub fn measure(
     reference: Option<u64>,
     observe: &mut dyn FnMut(&DecodedTransaction),
 ) -> anyhow::Result<(Row, u64, WalEnd)> {
-    let mut decoder = input.decoder(profile.clone(), work_mem);
+    let mut decoder = input.decoder(Decoding { profile: profile.clone(), work_mem, streaming: false });
     let mut sink = Digest { hasher: DefaultHasher::new(), observe };
     let start = Instant::now();
     let marker = decoder.current_function();
@@ -166,12 +166,12 @@ impl OutputSink for Digest<'_> {
         (2, change.lsn, &change.relation.name, change.action, change.rows).hash(&mut self.hasher);
     }
 
-    fn truncate(&mut self, lsn: Lsn, relations: &[&Relation], record: &TruncateRecord) {
+    fn truncate(&mut self, lsn: Lsn, _: Xid, relations: &[&Relation], record: &TruncateRecord) {
         (3, lsn, relations.len(), record.cascade, record.restart_seqs).hash(&mut self.hasher);
         relations.iter().for_each(|relation| relation.name.hash(&mut self.hasher));
     }
 
-    fn message(&mut self, lsn: Lsn, message: &LogicalMessageRecord) {
+    fn message(&mut self, lsn: Lsn, _: Xid, message: &LogicalMessageRecord) {
         (4, lsn, &message.prefix, &message.message).hash(&mut self.hasher);
     }
 

@@ -1,16 +1,23 @@
 //! `walstorm decode`: a line per committed transaction, in commit order.
 
+mod block;
+
 use std::borrow::Cow;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use decoder_core::{DecodedTransaction, OutputSink, Profile, RelationChanges, SnapBuildState, TimestampText, WorkMem};
-use pg_types::Oid;
+use decoder_core::{
+    DecodedChange, DecodedTransaction, Decoder, OutputSink, Profile, Relation, RelationChanges, SnapBuildState, TimestampText,
+    WorkMem,
+};
+use pg_types::record::{LogicalMessageRecord, TruncateRecord};
+use pg_types::{Lsn, Oid, Xid};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
+use self::block::{Aborted, Block};
 use crate::notes::note;
-use crate::wal_input::WalInput;
+use crate::wal_input::{Decoding, WalInput};
 
 /// Exit code when the WAL ends in anything but a complete end.
 const TORN: u8 = 3;
@@ -23,6 +30,10 @@ absent, prepared ones stand where they were committed. With --json a line is an 
 commit_time, subxids, relations (name, or tablespace/database/file where no catalog names it -> insert, update, delete,
 truncate), messages (invalidation messages by kind, and logical ones) and work (counters of what decoding it cost under the
 profile).
+
+With --streaming, a transaction that is too large for --work-mem is shown in blocks before its end is known. A block's object
+has the keys block (the xid), first, start_lsn, end_lsn, relations, truncates and messages; one for a transaction or
+subtransaction that was rolled back after a block has aborted (its xid), top_xid and lsn. At the commit stands the same line as without.
 
 Exit code: 0 if the WAL ends at a switch or a zeroed tail, 3 if it ends in anything else, 1 on errors.")]
 pub struct Args {
@@ -41,9 +52,27 @@ pub struct Args {
     /// What changes in memory may count for before some are written out (logical_decoding_work_mem), as 64kB, 64MB or 1GB.
     #[arg(long, value_name = "SIZE", default_value_t)]
     work_mem: WorkMem,
+    /// Shows large transactions in blocks as soon as the memory is full, before their end is known (14 and later).
+    #[arg(long)]
+    streaming: bool,
     /// One JSON object a line.
     #[arg(long)]
     json: bool,
+}
+
+/// Refuses what the WAL or the profile cannot do.
+fn check(args: &Args, input: &WalInput) -> anyhow::Result<()> {
+    let version = input.dir().identity().version;
+    if args.streaming && !Decoder::streams(version) {
+        anyhow::bail!(
+            "--streaming: WAL of PostgreSQL {version} cannot be decoded before commits, from 14 on it can; leave it out"
+        );
+    }
+    if args.streaming && !args.profile.streams() {
+        let profile = &args.profile;
+        anyhow::bail!("--streaming: a server of profile {profile} gives out whole transactions; take pg14 or a later profile");
+    }
+    Ok(())
 }
 
 /// Runs the command.
@@ -61,8 +90,10 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
 pub fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> anyhow::Result<ExitCode> {
     let input = WalInput::open(&args.dir, args.catalog.as_deref(), args.database.map(Oid))?;
     input.notes.iter().for_each(|text| note(notes, text));
-    let mut decoder = input.decoder(args.profile.clone(), args.work_mem);
-    let mut lines = Lines { out, json: args.json, failed: None };
+    check(args, &input)?;
+    let (profile, work_mem, streaming) = (args.profile.clone(), args.work_mem, args.streaming);
+    let mut decoder = input.decoder(Decoding { profile, work_mem, streaming });
+    let mut lines = Lines { out, json: args.json, failed: None, block: Block::default() };
     let decoded = input.decode(&mut decoder, &mut lines);
     let written = lines.failed.map_or_else(|| out.flush(), Err);
     match written {
@@ -93,21 +124,59 @@ struct Lines<'a> {
     json: bool,
     /// The first failure; nothing is written after it.
     failed: Option<io::Error>,
+    /// The block at hand.
+    block: Block,
 }
 
-impl OutputSink for Lines<'_> {
-    fn commit(&mut self, transaction: &DecodedTransaction) {
+impl Lines<'_> {
+    /// Writes a line: as text, or as an object.
+    fn line(&mut self, text: impl FnOnce(&mut dyn Write) -> io::Result<()>, json: impl Serialize) {
         if self.failed.is_some() {
             return;
         }
         let written = if self.json {
-            serde_json::to_writer(&mut *self.out, &JsonTransaction(transaction))
-                .map_err(io::Error::from)
-                .and_then(|()| writeln!(self.out))
+            serde_json::to_writer(&mut *self.out, &json).map_err(io::Error::from).and_then(|()| writeln!(self.out))
         } else {
-            write_text(self.out, transaction)
+            text(self.out)
         };
         self.failed = written.err();
+    }
+}
+
+impl OutputSink for Lines<'_> {
+    fn change(&mut self, change: &DecodedChange<'_>) {
+        self.block.change(change);
+    }
+
+    fn truncate(&mut self, _: Lsn, _: Xid, relations: &[&Relation], _: &TruncateRecord) {
+        self.block.truncate(relations);
+    }
+
+    fn message(&mut self, _: Lsn, _: Xid, message: &LogicalMessageRecord) {
+        self.block.messages += u64::from(message.transactional);
+    }
+
+    fn commit(&mut self, transaction: &DecodedTransaction) {
+        self.line(|out| write_text(out, transaction), JsonTransaction(transaction));
+    }
+
+    fn stream_start(&mut self, xid: Xid, lsn: Lsn, first: bool) {
+        self.block = Block::new(xid, lsn, first);
+    }
+
+    fn stream_stop(&mut self, _: Xid, lsn: Lsn) {
+        let mut block = std::mem::take(&mut self.block);
+        block.end_lsn = lsn;
+        self.line(|out| block.write_text(out), &block);
+    }
+
+    fn stream_abort(&mut self, top_xid: Xid, xid: Xid, lsn: Lsn) {
+        let aborted = Aborted { xid, top_xid, lsn };
+        self.line(|out| aborted.write_text(out), &aborted);
+    }
+
+    fn stream_commit(&mut self, transaction: &DecodedTransaction) {
+        self.commit(transaction);
     }
 }
 

@@ -14,6 +14,17 @@ use pg_wal::{WalDir, WalEnd, WalReader};
 
 use crate::notes::left_out;
 
+/// How it is decoded.
+#[derive(Clone, Debug)]
+pub struct Decoding {
+    /// What it costs.
+    pub profile: Profile,
+    /// The memory limit.
+    pub work_mem: WorkMem,
+    /// Transactions in progress are given out when the memory is full.
+    pub streaming: bool,
+}
+
 /// A directory of WAL and what is needed to decode it.
 #[derive(Debug)]
 pub struct WalInput {
@@ -56,9 +67,10 @@ impl WalInput {
     /// A decoder of this input that costs what `profile` says. It knows which transactions the WAL rolls back, as a server that
     /// catches up would.
     #[must_use]
-    pub fn decoder(&self, profile: Profile, work_mem: WorkMem) -> Decoder {
+    pub fn decoder(&self, decoding: Decoding) -> Decoder {
         let (version, database) = (self.dir.identity().version, self.database);
-        let config = DecoderConfig { version, profile, database, confirmed_lsn: Lsn::INVALID, work_mem };
+        let Decoding { profile, work_mem, streaming } = decoding;
+        let config = DecoderConfig { version, profile, database, confirmed_lsn: Lsn::INVALID, work_mem, streaming };
         let status = ScannedStatus { dir: self.dir.clone(), ends: None };
         let mut decoder = Decoder::new(config, Arc::clone(&self.catalog)).know_status(Box::new(status));
         decoder.register_callbacks(self.callbacks);

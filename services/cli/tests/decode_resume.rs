@@ -47,6 +47,7 @@ fn resuming_at_any_record_loses_and_repeats_nothing() {
             database,
             confirmed_lsn,
             work_mem: decoder_core::WorkMem::default(),
+            streaming: false,
         };
         let mut whole = Given::default();
         let mut decoder = Decoder::new(config(Lsn::INVALID), catalog());

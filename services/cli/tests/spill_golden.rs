@@ -7,6 +7,9 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+#[path = "spill_golden/streaming.rs"]
+mod streaming;
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 

@@ -245,6 +245,16 @@ impl Caches {
         found
     }
 
+    /// Whether opening the relation of a changed file would read the catalogs.
+    pub(crate) fn must_load_file(&self, file: RelFileLocator) -> bool {
+        self.map.get(file).is_none_or(|(oid, _)| oid.is_valid() && !self.relcache.contains(oid))
+    }
+
+    /// Whether a relation is loaded.
+    pub(crate) fn has_relation(&self, oid: Oid) -> bool {
+        self.relcache.contains(oid)
+    }
+
     /// `RelationIdGetRelation`: loads the relation if it is not.
     pub(crate) fn open_relation(&mut self, oid: Oid, namespace: Oid) {
         if self.relcache.contains(oid) {

@@ -2,6 +2,10 @@
 //!
 //! A sink is called `begin`, then for each change, TRUNCATE and message in LSN order, then `commit` with the transaction's
 //! sums. Nothing is given out of transactions that were rolled back. All of it happens while the commit record is processed.
+//!
+//! A decoder that streams gives large transactions out in blocks before it knows their end: `stream_start`, changes, `stream_stop`,
+//! blocks of several transactions and whole transactions in between, then `stream_commit`. Changes tell their subtransaction, so
+//! that what `stream_abort` names can be forgotten.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,6 +21,8 @@ pub use crate::reorder_buffer::change::Action;
 pub struct DecodedChange<'a> {
     /// Where its record starts.
     pub lsn: Lsn,
+    /// The transaction or subtransaction that did it.
+    pub xid: Xid,
     /// The relation.
     pub relation: &'a Relation,
     /// What happened.
@@ -37,18 +43,39 @@ pub trait OutputSink {
         let _ = change;
     }
 
-    /// Relations were truncated by `record`; those of them that are decoded.
-    fn truncate(&mut self, lsn: Lsn, relations: &[&Relation], record: &TruncateRecord) {
-        let _ = (lsn, relations, record);
+    /// Relations were truncated by `record` of the (sub)transaction `xid`; those of them that are decoded.
+    fn truncate(&mut self, lsn: Lsn, xid: Xid, relations: &[&Relation], record: &TruncateRecord) {
+        let _ = (lsn, xid, relations, record);
     }
 
-    /// A logical message, in its transaction or, if it is not transactional, as soon as it is read.
-    fn message(&mut self, lsn: Lsn, message: &LogicalMessageRecord) {
-        let _ = (lsn, message);
+    /// A logical message, in its transaction or, if it is not transactional, as soon as it is read; then `xid` is invalid.
+    fn message(&mut self, lsn: Lsn, xid: Xid, message: &LogicalMessageRecord) {
+        let _ = (lsn, xid, message);
     }
 
     /// The transaction is complete.
     fn commit(&mut self, transaction: &DecodedTransaction) {
+        let _ = transaction;
+    }
+
+    /// A block of changes of the transaction in progress `xid` starts, whose first is at `lsn`; `first`: none came before.
+    fn stream_start(&mut self, xid: Xid, lsn: Lsn, first: bool) {
+        let _ = (xid, lsn, first);
+    }
+
+    /// The block ends; its last change was at `lsn`.
+    fn stream_stop(&mut self, xid: Xid, lsn: Lsn) {
+        let _ = (xid, lsn);
+    }
+
+    /// What blocks held of `xid` is to be forgotten: it was rolled back by the record that ends at `lsn`. It is a subtransaction
+    /// of `top_xid`, or that one itself.
+    fn stream_abort(&mut self, top_xid: Xid, xid: Xid, lsn: Lsn) {
+        let _ = (top_xid, xid, lsn);
+    }
+
+    /// A transaction that was given out in blocks is complete; its sums are those of all blocks.
+    fn stream_commit(&mut self, transaction: &DecodedTransaction) {
         let _ = transaction;
     }
 }
@@ -76,6 +103,18 @@ pub struct RelationChanges {
     pub truncate: u64,
     /// Its number in the decoder's list.
     pub(crate) number: u32,
+}
+
+impl RelationChanges {
+    /// A count by its column: that of an [`Action`], or behind them of TRUNCATE.
+    pub(crate) fn column(&mut self, column: usize) -> &mut u64 {
+        match column {
+            0 => &mut self.insert,
+            1 => &mut self.update,
+            2 => &mut self.delete,
+            _ => &mut self.truncate,
+        }
+    }
 }
 
 /// A transaction's own invalidation messages by kind, and its logical messages.

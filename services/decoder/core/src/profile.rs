@@ -84,6 +84,17 @@ pub enum AbortedVictims {
     Dropped,
 }
 
+/// Which transaction is given out in part when the memory is full, if the consumer takes transactions in progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamVictim {
+    /// None: there is no such thing (up to 13).
+    Never,
+    /// The largest top-level one whose changes are complete (14, 15).
+    Largest,
+    /// The same, if some change of it can be shown (16 and later).
+    LargestWithRows,
+}
+
 /// One row of choices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
@@ -107,6 +118,8 @@ pub struct Profile {
     pub eviction: Eviction,
     /// What becomes of rolled-back ones then.
     pub aborted_victims: AbortedVictims,
+    /// Which transaction in progress is given out then.
+    pub stream_victim: StreamVictim,
 }
 
 /// A name and what it chooses.
@@ -122,7 +135,7 @@ const ROWS: &[Named] = &[
     ("pg14", pg14),
     ("pg15.1", pg14_5),
     ("pg15", pg14),
-    ("pg16", pg14),
+    ("pg16", pg16),
     ("pg17.5", pg17_5),
     ("pg17", pg17),
     ("pg17.6", pg17),
@@ -169,12 +182,19 @@ fn pg14_5(p: &mut Profile) {
     pg13_6(p);
     p.message_rule = MessageRule::PerRecord;
     p.snapshot_header_bytes = 208;
+    p.stream_victim = StreamVictim::Largest;
 }
 
 /// The last 14–16.
 fn pg14(p: &mut Profile) {
     pg14_5(p);
     p.distribution = Distribution::KeptApart;
+}
+
+/// The last 16.
+fn pg16(p: &mut Profile) {
+    pg14(p);
+    p.stream_victim = StreamVictim::LargestWithRows;
 }
 
 /// 17.5: messages are distributed and fed back.
@@ -185,7 +205,7 @@ fn pg17_5(p: &mut Profile) {
 
 /// 17.6 and later.
 fn pg17(p: &mut Profile) {
-    pg14(p);
+    pg16(p);
     p.eviction = Eviction::LargestByHeap;
 }
 
@@ -215,6 +235,12 @@ impl Profile {
         SWITCHES.iter().map(|(name, _)| *name)
     }
 
+    /// A server of this profile can give out transactions in progress.
+    #[must_use]
+    pub fn streams(&self) -> bool {
+        self.stream_victim != StreamVictim::Never
+    }
+
     /// walstorm's own profile.
     #[must_use]
     pub fn indexed() -> Profile {
@@ -236,6 +262,7 @@ impl Profile {
             snapshot_header_bytes: 192,
             eviction: Eviction::AtChanges,
             aborted_victims: AbortedVictims::WrittenOut,
+            stream_victim: StreamVictim::Never,
         }
     }
 }

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+#[path = "memory/streaming.rs"]
+mod streaming;
 mod support;
 
 use std::cell::RefCell;

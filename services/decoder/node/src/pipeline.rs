@@ -219,6 +219,7 @@ impl Pipeline {
             database: self.checkpoint.database,
             confirmed_lsn: self.checkpoint.output_end,
             work_mem: self.checked.work_mem,
+            streaming: false,
         };
         let catalog = Arc::clone(&self.checked.catalog);
         let spill = FileSpill::open(self.checked.spill.clone())?;

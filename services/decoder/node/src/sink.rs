@@ -351,7 +351,7 @@ impl OutputSink for EventSink {
         self.row_count += u64::from(change.rows);
     }
 
-    fn truncate(&mut self, lsn: Lsn, relations: &[&Relation], record: &TruncateRecord) {
+    fn truncate(&mut self, lsn: Lsn, _: Xid, relations: &[&Relation], record: &TruncateRecord) {
         if self.muted {
             return;
         }
@@ -363,7 +363,7 @@ impl OutputSink for EventSink {
         }
     }
 
-    fn message(&mut self, lsn: Lsn, message: &LogicalMessageRecord) {
+    fn message(&mut self, lsn: Lsn, _: Xid, message: &LogicalMessageRecord) {
         let outside = !message.transactional;
         let known = if outside { self.record_end <= self.resume_at } else { self.muted };
         if known {

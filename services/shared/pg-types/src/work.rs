@@ -90,6 +90,12 @@ work! {
     spill_count,
     /// Changes read back from spill files.
     changes_restored,
+    /// Transactions given out in blocks before their end was known (`stream_txns`).
+    stream_txns,
+    /// Times that such a transaction's changes were given out (`stream_count`).
+    stream_count,
+    /// Bytes of changes in memory that were given out so (`stream_bytes`).
+    stream_bytes,
 }
 
 #[cfg(test)]

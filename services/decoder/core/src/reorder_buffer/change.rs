@@ -32,11 +32,13 @@ pub(crate) enum RowKind {
     DeleteWithoutRow,
     /// Delete without, told to be a catalog's by the new-cid record before it.
     DeleteOfCatalog,
+    /// Insert with the row, of a multi-insert that goes on.
+    InsertOfMany,
 }
 
 impl RowKind {
     /// All, each at the place of its number.
-    pub(crate) const ALL: [RowKind; 8] = [
+    pub(crate) const ALL: [RowKind; 9] = [
         Self::Insert,
         Self::InsertToast,
         Self::InsertSpeculative,
@@ -45,12 +47,13 @@ impl RowKind {
         Self::Delete,
         Self::DeleteWithoutRow,
         Self::DeleteOfCatalog,
+        Self::InsertOfMany,
     ];
 
     /// What decoding shows.
     pub(crate) fn action(self) -> Action {
         match self {
-            Self::Insert | Self::InsertToast | Self::InsertSpeculative => Action::Insert,
+            Self::Insert | Self::InsertToast | Self::InsertSpeculative | Self::InsertOfMany => Action::Insert,
             Self::Update | Self::UpdateWithoutRow => Action::Update,
             Self::Delete | Self::DeleteWithoutRow | Self::DeleteOfCatalog => Action::Delete,
         }
@@ -114,6 +117,22 @@ impl ChangeKind {
         Self::Rows { kind, rows, spc: file.spc, rel: file.rel }
     }
 
+    /// What it says of the changes around it (`ReorderBufferProcessPartialChange`).
+    pub(crate) fn completeness(self) -> Completeness {
+        match self {
+            Self::Rows { kind: RowKind::InsertToast | RowKind::InsertSpeculative, .. } => Completeness::Partial,
+            Self::Rows { kind: RowKind::Insert | RowKind::Update | RowKind::UpdateWithoutRow, .. }
+            | Self::SpeculativeConfirm
+            | Self::SpeculativeAbort => Completeness::Completes,
+            _ => Completeness::Neutral,
+        }
+    }
+
+    /// A consumer may be shown it (`RBTXN_HAS_STREAMABLE_CHANGE`).
+    pub(crate) fn is_streamable(self) -> bool {
+        matches!(self, Self::Rows { .. } | Self::RowsBefore(_) | Self::Truncate(_) | Self::Message(_))
+    }
+
     /// As how many changes PostgreSQL queues it: one per row.
     pub(crate) fn entries(self) -> u32 {
         match self {
@@ -121,6 +140,17 @@ impl ChangeKind {
             _ => 1,
         }
     }
+}
+
+/// Whether a transaction can be given out as far as it is collected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Completeness {
+    /// Something must follow: the row of TOAST chunks, the end of a speculative insert.
+    Partial,
+    /// What had to follow is this.
+    Completes,
+    /// Neither.
+    Neutral,
 }
 
 /// One change.

@@ -22,13 +22,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use pg_types::{InvalidationMessage, Lsn, Work};
+use pg_types::{InvalidationMessage, Lsn};
 
 use crate::DecodeError;
 use crate::profile::Distribution;
 use crate::reorder_buffer::ReorderBuffer;
 use crate::reorder_buffer::change::ChangeKind;
 use crate::reorder_buffer::change_size;
+use crate::reorder_buffer::streaming::Room;
 use crate::reorder_buffer::txn::Inherited;
 
 /// Messages a transaction may be handed before it resets everything instead (`MAX_DISTR_INVAL_MSG_PER_TXN`: 8 MiB).
@@ -69,7 +70,7 @@ impl CatalogCommits {
     }
 
     /// Logs one, and forgets the messages of the oldest if they are too many (I2).
-    fn push(&mut self, lsn: Lsn, messages: Arc<[InvalidationMessage]>) {
+    pub(crate) fn push(&mut self, lsn: Lsn, messages: Arc<[InvalidationMessage]>) {
         self.newest += 1;
         self.messages += messages.len() as u64;
         self.log.push_back(CatalogCommit { lsn, messages: Some(messages) });
@@ -106,39 +107,34 @@ pub(crate) struct Committing {
     pub(crate) snapshot_bytes: u64,
 }
 
-/// Hands snapshot and messages of a catalog-changing commit to the running transactions, as `strategy` wants it.
+/// Hands snapshot and messages of a catalog-changing commit to the running transactions at once, as `strategy` wants it.
 ///
 /// # Errors
 /// [`DecodeError::AllocTooLarge`] where PostgreSQL could not have allocated a victim's messages.
 pub(crate) fn distribute(
     rb: &mut ReorderBuffer,
-    commits: &mut CatalogCommits,
     strategy: Distribution,
     by: Committing,
     commit_messages: &[InvalidationMessage],
-    work: &mut Work,
+    room: &mut dyn Room,
 ) -> Result<(), DecodeError> {
     let committing = rb.get(by.at);
     let own = if committing.messages.is_empty() { commit_messages } else { &committing.messages };
-    if strategy == Distribution::OnDemand {
-        commits.push(by.lsn, own.into());
-        return Ok(());
-    }
     let fed_back = if strategy == Distribution::FedBack { committing.inherited.clone() } else { Vec::new() };
     let total = own.len() as u64 + fed_back.iter().map(|i| i.total).sum::<u64>();
     let victims: Vec<u32> = rb.toplevel().collect();
     let alone = victims.len() < 2 || strategy == Distribution::SnapshotOnly || total == 0;
     let inherited = (!alone).then(|| Arc::new(Inherited { own: own.into(), fed_back, total }));
     for victim in victims {
-        work.transactions_visited += 1;
+        room.work().transactions_visited += 1;
         if !rb.get(victim).has_base_snapshot() {
             continue;
         }
-        work.snapshots_distributed += 1;
-        work.snapshot_bytes += by.snapshot_bytes;
-        rb.queue(victim, by.lsn, ChangeKind::Snapshot, change_size::snapshot(by.snapshot_bytes), work)?;
+        room.work().snapshots_distributed += 1;
+        room.work().snapshot_bytes += by.snapshot_bytes;
+        rb.queue(victim, by.lsn, ChangeKind::Snapshot, change_size::snapshot(by.snapshot_bytes), room)?;
         if let Some(inherited) = inherited.as_ref().filter(|_| victim != by.at) {
-            hand_over(rb, victim, by.lsn, strategy, inherited, work)?;
+            hand_over(rb, victim, by.lsn, strategy, inherited, room)?;
         }
     }
     Ok(())
@@ -151,12 +147,13 @@ fn hand_over(
     lsn: Lsn,
     strategy: Distribution,
     inherited: &Arc<Inherited>,
-    work: &mut Work,
+    room: &mut dyn Room,
 ) -> Result<(), DecodeError> {
     let index = rb.get(victim).inherited.len() as u32;
-    rb.queue(victim, lsn, ChangeKind::Inherited(index), change_size::invalidations(inherited.total), work)?;
+    // First, since the change may be given out as soon as it is queued.
+    rb.get_mut(victim).inherited.push(Arc::clone(inherited));
+    rb.queue(victim, lsn, ChangeKind::Inherited(index), change_size::invalidations(inherited.total), room)?;
     let txn = rb.get_mut(victim);
-    txn.inherited.push(Arc::clone(inherited));
     if strategy == Distribution::FedBack {
         txn.inherited_total += inherited.total;
         let all = txn.inherited_total + txn.messages.len() as u64;
@@ -172,33 +169,33 @@ fn hand_over(
     Ok(())
 }
 
-/// On demand: notes before a change of `at` that its transaction must catch up first, and counts the snapshot it gets.
+/// On demand: notes before a change of `at` that its transaction must catch up with commit number `newest` first, and counts the
+/// snapshot it gets.
 ///
 /// # Errors
 /// Changes could not be written out.
 pub(crate) fn catch_up(
     rb: &mut ReorderBuffer,
-    commits: &CatalogCommits,
+    newest: u32,
     at: u32,
     lsn: Lsn,
     snapshot_bytes: u64,
-    work: &mut Work,
+    room: &mut dyn Room,
 ) -> Result<(), DecodeError> {
     let top = rb.top_of(at);
-    if rb.get(top).caught_up == commits.newest() {
+    if rb.get(top).caught_up == newest {
         return Ok(());
     }
-    let newest = commits.newest();
     rb.get_mut(top).caught_up = newest;
-    work.snapshots_distributed += 1;
-    work.snapshot_bytes += snapshot_bytes;
-    Ok(rb.queue(at, lsn, ChangeKind::CatchUp(newest), change_size::snapshot(snapshot_bytes), work)?)
+    room.work().snapshots_distributed += 1;
+    room.work().snapshot_bytes += snapshot_bytes;
+    Ok(rb.queue(at, lsn, ChangeKind::CatchUp(newest), change_size::snapshot(snapshot_bytes), room)?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pg_types::{Oid, Xid};
+    use pg_types::{Oid, Work, Xid};
 
     /// `n` transactions with base snapshots.
     fn running(n: u32) -> ReorderBuffer {
@@ -216,7 +213,7 @@ mod tests {
 
     /// Lets K overlapping transactions with m messages each commit one after another; gives what the last was handed.
     fn feedback(k: u32, m: usize, strategy: Distribution) -> Result<(u64, bool), DecodeError> {
-        let (mut rb, mut commits, mut work, mut tree) = (running(k), CatalogCommits::default(), Work::default(), Vec::new());
+        let (mut rb, mut work, mut tree) = (running(k), Work::default(), Vec::new());
         for i in 0..k {
             let xid = Xid(100 + i);
             let at = rb.find(xid).unwrap();
@@ -224,7 +221,7 @@ mod tests {
             if i + 1 == k {
                 return Ok((rb.get(at).inherited_total, rb.get(at).inherited_overflowed));
             }
-            distribute(&mut rb, &mut commits, strategy, by, &messages(m), &mut work)?;
+            distribute(&mut rb, strategy, by, &messages(m), &mut work)?;
             rb.abort(xid, &mut tree).unwrap();
         }
         unreachable!("k is at least 1")

@@ -12,7 +12,8 @@
 //!
 //! Invariants: I1 `total` is the sum of all transactions' sizes, those being replayed included; I2 after each queued change
 //! `total` is below the limit (unless eviction goes by number of changes); I3 parts read back take at most 8 MiB together, or one
-//! change each; so no transaction, however large, needs more than the limit and that.
+//! change each; so no transaction, however large, needs more than the limit and that; I4 a top-level transaction's total size is the
+//! sum of its and its subtransactions' sizes.
 //!
 //! | operation | cost |
 //! |---|---|
@@ -30,11 +31,12 @@
 use pg_types::record::{LogicalMessageRecord, TruncateRecord};
 use pg_types::{Lsn, Work};
 
-use crate::profile::{AbortedVictims, Eviction, Profile};
+use crate::profile::{AbortedVictims, Eviction, Profile, StreamVictim};
 use crate::reorder_buffer::ReorderBuffer;
 use crate::reorder_buffer::change::ChangeKind;
 use crate::reorder_buffer::change_size;
 use crate::reorder_buffer::spill_format::{self, FRAME_HEADER_LEN};
+use crate::reorder_buffer::streaming::Room;
 use crate::reorder_buffer::txn::Txn;
 use crate::reorder_buffer::txn_heap::TxnHeap;
 use crate::spill::{MemorySpill, SpillError, SpillFailure, SpillFile, SpillStore, TransactionStatus};
@@ -70,40 +72,6 @@ fn hash_uint32(key: u32) -> u32 {
     c
 }
 
-/// Work that is done for a transaction before its commit record comes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct EvictionWork {
-    /// Times that it was the victim.
-    pub(crate) evictions: u64,
-    /// Whether it was written out.
-    pub(crate) spill_txns: u64,
-    /// How often.
-    pub(crate) spill_count: u64,
-    /// How many bytes.
-    pub(crate) spill_bytes: u64,
-}
-
-impl EvictionWork {
-    /// Adds.
-    fn add(&mut self, other: Self) {
-        self.evictions += other.evictions;
-        self.spill_txns += other.spill_txns;
-        self.spill_count += other.spill_count;
-        self.spill_bytes += other.spill_bytes;
-    }
-
-    /// As counters.
-    pub(crate) fn work(self) -> Work {
-        Work {
-            evictions: self.evictions,
-            spill_txns: self.spill_txns,
-            spill_count: self.spill_count,
-            spill_bytes: self.spill_bytes,
-            ..Work::default()
-        }
-    }
-}
-
 /// The memory.
 #[derive(Debug)]
 pub(crate) struct Memory {
@@ -124,7 +92,9 @@ pub(crate) struct Memory {
     /// What is known of transactions' ends.
     pub(crate) status: Option<Box<dyn TransactionStatus>>,
     /// All work that was noted with some transaction.
-    pub(crate) noted: EvictionWork,
+    pub(crate) noted: Work,
+    /// Which transaction is given out in part.
+    stream_victim: StreamVictim,
     /// Bytes that a part read back may count for, during the replay at hand.
     part_bytes: u64,
     /// Reused: bytes to be written, or read.
@@ -149,7 +119,8 @@ impl Memory {
             heap: TxnHeap::default(),
             store: Box::<MemorySpill>::default(),
             status: None,
-            noted: EvictionWork::default(),
+            noted: Work::default(),
+            stream_victim: profile.stream_victim,
             part_bytes: 0,
             bytes: Vec::new(),
         }
@@ -169,19 +140,20 @@ impl Memory {
         }
     }
 
-    /// Notes work with a transaction and with the sum.
-    fn note(&mut self, txn: &mut Txn, done: EvictionWork, work: &mut Work) {
-        txn.evicted.add(done);
-        self.noted.add(done);
-        *work += done.work();
+    /// Counts work, and notes it with its transaction and with the sum.
+    fn note(&mut self, txn: &mut Txn, done: Work, work: &mut Work) {
+        txn.noted += done;
+        self.noted += done;
+        *work += done;
     }
 
     /// `ReorderBufferSerializeTXN` for one transaction: its changes go to the files.
     fn write_out(&mut self, txn: &mut Txn, work: &mut Work) -> Result<(), SpillError> {
-        let first = !std::mem::replace(&mut txn.serialized, true);
+        txn.serialized = true;
         if txn.changes.is_empty() {
             return Ok(());
         }
+        let first = !std::mem::replace(&mut txn.ever_serialized, true);
         let mut file = SpillFile::of(txn.xid, txn.changes[0].lsn);
         self.bytes.clear();
         for i in 0..txn.changes.len() {
@@ -194,7 +166,7 @@ impl Memory {
             spill_format::write(txn, &change, &mut self.bytes);
         }
         self.append(txn, file)?;
-        let done = EvictionWork { evictions: 0, spill_txns: u64::from(first), spill_count: 1, spill_bytes: txn.size };
+        let done = Work { spill_txns: u64::from(first), spill_count: 1, spill_bytes: txn.size, ..Work::default() };
         self.note(txn, done, work);
         self.empty(txn);
         Ok(())
@@ -222,6 +194,7 @@ impl Memory {
     /// Forgets everything that a transaction keeps here: it is over, or known to be rolled back.
     pub(crate) fn forget(&mut self, txn: &mut Txn) -> Result<(), SpillError> {
         self.empty(txn);
+        (txn.entries, txn.serialized, txn.cursor, txn.restored) = (0, false, (0, 0), 0);
         txn.files.drain(..).try_for_each(|(file, _)| self.store.remove(file))
     }
 
@@ -316,26 +289,86 @@ impl ReorderBuffer {
     ///
     /// # Errors
     /// Changes could not be written out.
-    pub(crate) fn queue(&mut self, at: u32, lsn: Lsn, kind: ChangeKind, bytes: u64, work: &mut Work) -> Result<(), SpillError> {
+    pub(crate) fn queue(
+        &mut self,
+        at: u32,
+        lsn: Lsn,
+        kind: ChangeKind,
+        bytes: u64,
+        room: &mut dyn Room,
+    ) -> Result<(), SpillError> {
         let (txn, memory) = (&mut self.txns[at as usize], &mut self.memory);
         if txn.aborted {
             return Ok(());
         }
         let before = txn.size;
         txn.push(lsn, kind, bytes);
-        memory.total += txn.size - before;
-        memory.resize(at, txn.size);
-        if memory.eviction == Eviction::AtChanges {
-            if txn.entries_in_memory >= CHANGES_IN_MEMORY_MAX {
-                self.evict(at, lsn, work)?;
+        let (size, added) = (txn.size, txn.size - before);
+        memory.total += added;
+        memory.resize(at, size);
+        let top = self.top_of(at);
+        let head = &mut self.txns[top as usize];
+        head.total_size += added;
+        head.streaming.queued(kind);
+        if self.memory.eviction == Eviction::AtChanges {
+            if self.get(at).entries_in_memory >= CHANGES_IN_MEMORY_MAX {
+                self.evict(at, lsn, room.work())?;
             }
             return Ok(());
         }
+        // What could not be given out when it was too much is, as soon as it is complete.
+        if room.may_start() && self.get(at).serialized && self.is_streamable(top) {
+            room.stream(self, top)?;
+        }
+        self.make_room(lsn, room)
+    }
+
+    /// `ReorderBufferCheckMemoryLimit`: until there is less than the limit, the largest transaction in progress is given out or, if
+    /// none can be, the largest (sub)transaction is written out.
+    fn make_room(&mut self, lsn: Lsn, room: &mut dyn Room) -> Result<(), SpillError> {
         while self.memory.total >= self.memory.limit {
-            let Some(largest) = self.largest(work) else { return Ok(()) };
-            self.evict(largest, lsn, work)?;
+            if let Some(top) = room.may_start().then(|| self.largest_streamable(room.work())).flatten() {
+                match self.is_known_aborted(top, lsn) {
+                    true => self.evict(top, lsn, room.work())?,
+                    false => room.stream(self, top)?,
+                }
+                continue;
+            }
+            let Some(largest) = self.largest(room.work()) else { return Ok(()) };
+            self.evict(largest, lsn, room.work())?;
         }
         Ok(())
+    }
+
+    /// Whether a top-level transaction may be given out as far as it is, however small.
+    fn is_streamable(&self, top: u32) -> bool {
+        let txn = self.get(top);
+        let shows = match self.memory.stream_victim {
+            StreamVictim::Never => false,
+            StreamVictim::Largest => true,
+            StreamVictim::LargestWithRows => txn.streaming.streamable,
+        };
+        shows && txn.has_base_snapshot() && !txn.streaming.partial && !txn.aborted
+    }
+
+    /// `ReorderBufferLargestStreamableTopTXN`: the one with most bytes in memory, the first of equals.
+    fn largest_streamable(&self, work: &mut Work) -> Option<u32> {
+        let mut largest: Option<u32> = None;
+        for at in self.toplevel() {
+            work.transactions_visited += 1;
+            let size = self.get(at).total_size;
+            if size > largest.map_or(0, |largest| self.get(largest).total_size) && self.is_streamable(at) {
+                largest = Some(at);
+            }
+        }
+        largest
+    }
+
+    /// Whether a victim is known to be rolled back, and the profile asks.
+    fn is_known_aborted(&mut self, at: u32, lsn: Lsn) -> bool {
+        let xid = self.get(at).xid;
+        let asks = self.memory.aborted_victims == AbortedVictims::Dropped;
+        asks && self.memory.status.as_mut().is_some_and(|status| status.is_aborted(xid, lsn))
     }
 
     /// Of so many rows of one record, together `bytes`: how many can be queued until the limit is reached, and their bytes; none
@@ -360,14 +393,14 @@ impl ReorderBuffer {
         at: u32,
         lsn: Lsn,
         truncate: &TruncateRecord,
-        work: &mut Work,
+        room: &mut dyn Room,
     ) -> Result<(), SpillError> {
         let txn = &mut self.txns[at as usize];
         let index = txn.truncates.len() as u32;
         if !txn.aborted {
             txn.truncates.push(truncate.clone());
         }
-        self.queue(at, lsn, ChangeKind::Truncate(index), change_size::truncate(truncate.relids.len()), work)
+        self.queue(at, lsn, ChangeKind::Truncate(index), change_size::truncate(truncate.relids.len()), room)
     }
 
     /// Queues a logical message (`ReorderBufferQueueMessage`).
@@ -379,14 +412,14 @@ impl ReorderBuffer {
         at: u32,
         lsn: Lsn,
         message: &LogicalMessageRecord,
-        work: &mut Work,
+        room: &mut dyn Room,
     ) -> Result<(), SpillError> {
         let txn = &mut self.txns[at as usize];
         let index = txn.logical.len() as u32;
         if !txn.aborted {
             txn.logical.push(message.clone());
         }
-        self.queue(at, lsn, ChangeKind::Message(index), change_size::message(message), work)
+        self.queue(at, lsn, ChangeKind::Message(index), change_size::message(message), room)
     }
 
     /// `ReorderBufferLargestTXN`: the (sub)transaction with most bytes in memory.
@@ -414,10 +447,8 @@ impl ReorderBuffer {
 
     /// Takes a transaction's changes out of the memory: to the files, or away if it is known to be rolled back.
     fn evict(&mut self, at: u32, lsn: Lsn, work: &mut Work) -> Result<(), SpillError> {
-        let xid = self.txns[at as usize].xid;
-        let drop = self.memory.aborted_victims == AbortedVictims::Dropped;
-        let aborted = drop && self.memory.status.as_mut().is_some_and(|status| status.is_aborted(xid, lsn));
-        let done = EvictionWork { evictions: 1, ..EvictionWork::default() };
+        let aborted = self.is_known_aborted(at, lsn);
+        let done = Work { evictions: 1, ..Work::default() };
         self.memory.note(&mut self.txns[at as usize], done, work);
         for i in 0..self.txns[at as usize].subtxns.len() {
             let (sub, sub_xid) = self.txns[at as usize].subtxns[i];
@@ -433,13 +464,15 @@ impl ReorderBuffer {
     /// The same for it alone (`ReorderBufferSerializeTXN` or `ReorderBufferTruncateTXN`).
     fn evict_one(&mut self, at: u32, aborted: bool, work: &mut Work) -> Result<(), SpillError> {
         let (txn, memory) = (&mut self.txns[at as usize], &mut self.memory);
+        let freed = txn.size;
         if aborted {
             memory.forget(txn)?;
-            (txn.entries, txn.serialized) = (0, false);
         } else {
             memory.write_out(txn, work)?;
         }
         work.transactions_visited += memory.resize(at, 0);
+        let top = self.top_of(at);
+        self.txns[top as usize].total_size -= freed;
         Ok(())
     }
 
@@ -453,6 +486,10 @@ impl ReorderBuffer {
             assert_eq!(counted, txn.size, "I1");
             if self.memory.eviction == Eviction::LargestByHeap {
                 assert_eq!(self.memory.heap.size_of(at as u32), txn.size, "the heap knows every size");
+            }
+            if txn.top.is_none() && txn.xid.is_valid() {
+                let sum: u64 = self.slots_of(at as u32).iter().map(|at| self.get(*at).size).sum();
+                assert_eq!(sum, txn.total_size, "I4");
             }
         }
     }

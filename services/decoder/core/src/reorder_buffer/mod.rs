@@ -30,14 +30,16 @@ pub(crate) mod memory;
 pub(crate) mod merge;
 pub(crate) mod replay;
 mod spill_format;
+pub(crate) mod streaming;
 pub(crate) mod txn;
 mod txn_heap;
 
-use pg_types::{InvalidationMessage, Lsn, Work, Xid};
+use pg_types::{InvalidationMessage, Lsn, Xid};
 use rustc_hash::FxHashMap;
 
 use crate::reorder_buffer::change::ChangeKind;
 use crate::reorder_buffer::memory::Memory;
+use crate::reorder_buffer::streaming::Room;
 use crate::reorder_buffer::txn::{Links, Txn};
 use crate::spill::SpillError;
 
@@ -125,6 +127,7 @@ impl ReorderBuffer {
         child.top = Some(top);
         let (oldest, base) = (child.oldest_lsn, child.base_snapshot_lsn.take());
         let (catalog, base_commit, caught_up) = (child.has_catalog_changes, child.base_commit, child.caught_up);
+        let total_size = std::mem::take(&mut child.total_size);
         let grandchildren = std::mem::take(&mut child.subtxns);
         let (messages, inherited) = (child.messages.clone(), child.inherited.clone());
         let (inherited_total, overflowed) = (child.inherited_total, child.inherited_overflowed);
@@ -138,6 +141,7 @@ impl ReorderBuffer {
         parent.subtxns.extend(grandchildren);
         parent.oldest_lsn = parent.oldest_lsn.min(oldest);
         parent.has_catalog_changes |= catalog;
+        parent.total_size += total_size;
         parent.messages.extend(messages);
         parent.inherited.extend(inherited);
         parent.inherited_total += inherited_total;
@@ -178,7 +182,7 @@ impl ReorderBuffer {
         at: u32,
         lsn: Lsn,
         messages: &[InvalidationMessage],
-        work: &mut Work,
+        room: &mut dyn Room,
     ) -> Result<(), SpillError> {
         let top = self.top_of(at);
         let txn = &mut self.txns[at as usize];
@@ -187,7 +191,7 @@ impl ReorderBuffer {
         if top != at {
             self.txns[top as usize].messages.extend_from_slice(messages);
         }
-        self.queue(at, lsn, ChangeKind::Invalidations { start, len }, change_size::invalidations(u64::from(len)), work)
+        self.queue(at, lsn, ChangeKind::Invalidations { start, len }, change_size::invalidations(u64::from(len)), room)
     }
 
     /// Top-level transactions, oldest first.
@@ -203,6 +207,9 @@ impl ReorderBuffer {
     /// Takes a transaction and its subtransactions out, the given one first, into `tree`, which must be empty.
     pub(crate) fn take_tree(&mut self, at: u32, tree: &mut Vec<Txn>) {
         debug_assert!(tree.is_empty());
+        if let Some(top) = self.txns[at as usize].top {
+            self.txns[top as usize].total_size -= self.txns[at as usize].size;
+        }
         tree.push(self.take(at));
         let subtxns = std::mem::take(&mut tree[0].subtxns);
         for (sub, xid) in &subtxns {
@@ -250,15 +257,19 @@ impl ReorderBuffer {
         self.give_back(tree)
     }
 
-    /// `ReorderBufferAbortOld`: forgets transactions older than the oldest running one, from the head up to the first live.
-    ///
-    /// # Errors
-    /// As [`ReorderBuffer::give_back`].
-    pub(crate) fn abort_old(&mut self, oldest_running: Xid, tree: &mut Vec<Txn>) -> Result<(), SpillError> {
-        while let Some(xid) = self.oldest().map(|txn| txn.xid).filter(|xid| xid.precedes(oldest_running)) {
-            self.abort(xid, tree)?;
-        }
-        Ok(())
+    /// The head of the list, if it is older than the oldest running transaction: it ended without saying so
+    /// (`ReorderBufferAbortOld` stops at the first live one).
+    pub(crate) fn older_than(&self, oldest_running: Xid) -> Option<Xid> {
+        self.oldest().map(|txn| txn.xid).filter(|xid| xid.precedes(oldest_running))
+    }
+
+    /// Slots of a top-level transaction and of its live subtransactions.
+    pub(crate) fn slots_of(&self, top: u32) -> Vec<u32> {
+        let of_it = |(at, xid): &(u32, Xid)| {
+            let sub = &self.txns[*at as usize];
+            (sub.xid == *xid && sub.top == Some(top)).then_some(*at)
+        };
+        std::iter::once(top).chain(self.txns[top as usize].subtxns.iter().filter_map(of_it)).collect()
     }
 
     /// Appends to the list of top-level transactions.
@@ -311,6 +322,8 @@ impl ReorderBuffer {
 
 #[cfg(test)]
 mod tests {
+    use pg_types::Work;
+
     use super::*;
 
     fn buffer(xids: &[u32]) -> ReorderBuffer {
@@ -373,7 +386,9 @@ mod tests {
     #[test]
     fn old_transactions_are_aborted_up_to_the_first_live_one() {
         let (mut rb, mut tree) = (buffer(&[10, 12, 11, 5]), Vec::new());
-        rb.abort_old(Xid(12), &mut tree).unwrap();
+        while let Some(xid) = rb.older_than(Xid(12)) {
+            rb.abort(xid, &mut tree).unwrap();
+        }
         assert_eq!(xids(&rb), [12, 11, 5], "5 and 11 are old too, but stand behind a live one");
         rb.check_invariants();
     }

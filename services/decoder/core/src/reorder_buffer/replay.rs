@@ -1,4 +1,4 @@
-//! Replays a committed transaction: `ReorderBufferProcessTXN` of `replication/logical/reorderbuffer.c`.
+//! Replays a committed transaction, or a part of one in progress: `ReorderBufferProcessTXN` of `replication/logical/reorderbuffer.c`.
 //!
 //! Its changes are taken in LSN order; each row's relation is opened through the caches, and what an output plugin would show
 //! is handed to the sink. Invalidation messages are executed on the way and at the end, so that rows are decoded with the
@@ -22,23 +22,26 @@
 //! Differences from PostgreSQL: where no records with single commands' messages are in WAL (13), the commit's messages stand in
 //! for them under the newer rules.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pg_types::record::{CommitRecord, TruncateRecord};
-use pg_types::{InvalidationMessage, Lsn, Oid, RelFileLocator, Xid};
+use pg_types::{InvalidationMessage, Lsn, Oid, RelFileLocator, Work, Xid};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::invalidation::{Caches, TOUCHED_AHEAD};
-use crate::output::{Action, DecodedChange, DecodedTransaction, OutputSink, Relation, RelationChanges};
+use crate::output::{DecodedChange, DecodedTransaction, OutputSink, Relation, RelationChanges};
 use crate::profile::MessageRule;
-use crate::relations::Relations;
 use crate::reorder_buffer::change::{Change, ChangeKind, RowKind};
-use crate::reorder_buffer::distribution::CatalogCommits;
 use crate::reorder_buffer::memory::Memory;
 use crate::reorder_buffer::merge::MergedChanges;
+use crate::reorder_buffer::streaming::{Replayer, Shown};
 use crate::reorder_buffer::txn::Txn;
 use crate::sampling::Function;
-use crate::spill::SpillError;
+use crate::spill::{SpillError, TransactionStatus};
+
+/// Place of TRUNCATE among the counts of a relation, behind the actions.
+const TRUNCATE: usize = 3;
 
 /// Relations of one transaction that are searched one by one; with more, an index is used.
 const LINEAR_RELATIONS_MAX: usize = 12;
@@ -62,11 +65,13 @@ pub(crate) struct ReplayBuffers {
     positions: FxHashMap<u32, u32>,
     /// Heaps that a rewrite fills, in this transaction.
     transient: Vec<TransientHeap>,
+    /// What a block shows, by place in the tree and relation.
+    shown: BTreeMap<(usize, u32), Shown>,
 }
 
 /// A file that began as the heap of a rewrite.
 #[derive(Clone, Copy, Debug)]
-struct TransientHeap {
+pub(crate) struct TransientHeap {
     /// The file.
     file: RelFileLocator,
     /// The command id while it is filled; at a later one the file belongs to the rewritten table.
@@ -77,65 +82,187 @@ struct TransientHeap {
 
 /// A replay.
 pub(crate) struct Replay<'a> {
-    /// What decoding looks up and messages drop.
-    pub(crate) caches: &'a mut Caches,
-    /// Names.
-    pub(crate) relations: &'a mut Relations,
-    /// Commits to catch up with, on demand.
-    pub(crate) commits: &'a CatalogCommits,
-    /// When messages are executed.
-    pub(crate) rule: MessageRule,
+    /// Caches, names and buffers.
+    with: &'a mut Replayer,
     /// Where rows go.
-    pub(crate) sink: &'a mut dyn OutputSink,
-    /// The commit record.
-    pub(crate) commit: &'a CommitRecord,
-    /// Reused memory.
-    pub(crate) buffers: &'a mut ReplayBuffers,
-    /// On demand: the transaction has caught up to here.
-    pub(crate) caught_up: u32,
+    sink: &'a mut dyn OutputSink,
+    /// The commit record's messages; none while the transaction is in progress.
+    messages: &'a [InvalidationMessage],
     /// On demand: the newest commit before its own.
-    pub(crate) newest: u32,
+    newest: u32,
+    /// On demand: the transaction has caught up to here.
+    caught_up: u32,
     /// The command id so far.
-    pub(crate) command_id: u32,
+    command_id: u32,
     /// A speculative insert that waits for its confirmation.
-    pub(crate) speculative: Option<(Lsn, RelFileLocator)>,
+    speculative: Option<(Lsn, RelFileLocator)>,
     /// Rows of the record at hand that were written out before the rest.
-    pub(crate) rows_before: u16,
+    rows_before: u16,
+    /// The (sub)transaction of the change at hand, and its place in the tree.
+    current: (Xid, usize),
+    /// Of a transaction in progress.
+    block: Option<Block>,
 }
 
-impl Replay<'_> {
+/// What a replay knows of a transaction in progress.
+struct Block {
+    /// Loads so far, when it began.
+    loads_before: u64,
+    /// Tells whether the transaction is rolled back meanwhile.
+    status: Option<Box<dyn TransactionStatus>>,
+    /// It is: nothing more can be decoded.
+    aborted: bool,
+}
+
+impl<'a> Replay<'a> {
+    /// One that gives to `sink`. `messages` are the commit record's, `newest` the last commit before it.
+    pub(crate) fn new(
+        with: &'a mut Replayer,
+        sink: &'a mut dyn OutputSink,
+        messages: &'a [InvalidationMessage],
+        newest: u32,
+    ) -> Self {
+        with.buffers.begin();
+        Self {
+            with,
+            sink,
+            messages,
+            newest,
+            caught_up: 0,
+            command_id: 0,
+            speculative: None,
+            rows_before: 0,
+            current: (Xid::INVALID, 0),
+            block: None,
+        }
+    }
+
     /// Replays `tree`, whose first is the top-level transaction, and gives the sum of it to the sink, apart from its work,
     /// which the caller knows.
     ///
     /// # Errors
     /// What had been written out could not be read back.
-    pub(crate) fn run(&mut self, tree: &mut [Txn], memory: &mut Memory, commit_lsn: Lsn) -> Result<(), SpillError> {
+    pub(crate) fn whole(mut self, tree: &mut [Txn], memory: &mut Memory, commit_lsn: Lsn) -> Result<(), SpillError> {
         let (xid, first_lsn) = (tree[0].xid, tree[0].first_lsn);
-        let outer = self.caches.marker.enter(Function::ReorderBufferProcessTxn);
-        self.buffers.begin();
+        let outer = self.with.caches.marker.enter(Function::ReorderBufferProcessTxn);
+        self.caught_up = tree[0].base_commit;
         self.output(|replay| replay.sink.begin(xid, first_lsn, commit_lsn));
-        memory.begin_replay(tree, &mut self.caches.work)?;
-        let mut merged = MergedChanges::new(tree);
-        while let Some((stream, change)) = merged.next(tree, memory, &mut self.caches.work)? {
-            self.apply(&tree[stream], &change);
-        }
+        self.changes(tree, memory)?;
         self.finish(&tree[0]);
-        self.caches.marker.leave(outer);
+        self.with.caches.marker.leave(outer);
         Ok(())
+    }
+
+    /// `ReorderBufferStreamTXN`: gives out what there is of `tree` as a block, and forgets it. Its counters are noted with the
+    /// transaction.
+    ///
+    /// # Errors
+    /// As [`Replay::whole`].
+    pub(crate) fn block(&mut self, tree: &mut [Txn], memory: &mut Memory) -> Result<(), SpillError> {
+        let outer = self.with.caches.marker.enter(Function::ReorderBufferProcessTxn);
+        let (before, noted) = (self.with.caches.work, memory.noted);
+        let state = std::mem::take(&mut tree[0].streaming);
+        self.caught_up = tree[0].base_commit;
+        self.command_id = state.command_id;
+        self.with.buffers.transient.clone_from(&state.transient);
+        self.block = Some(Block { loads_before: self.with.caches.loads, status: memory.status.take(), aborted: false });
+        let work = Work {
+            stream_txns: u64::from(!state.streamed),
+            stream_count: 1,
+            stream_bytes: tree.iter().map(|txn| txn.size).sum(),
+            ..Work::default()
+        };
+        tree[0].streaming = state;
+        let done = self.changes(tree, memory);
+        memory.status = self.block.as_mut().and_then(|block| block.status.take());
+        self.finish(&tree[0]);
+        self.end_block(tree, memory)?;
+        self.with.caches.work += work;
+        let done_here = self.with.caches.work - before - (memory.noted - noted);
+        tree[0].noted += done_here;
+        memory.noted += done_here;
+        self.with.caches.marker.leave(outer);
+        done
+    }
+
+    /// Remembers with what the next block begins, and forgets what was given out (`ReorderBufferTruncateTXN`).
+    fn end_block(&mut self, tree: &mut [Txn], memory: &mut Memory) -> Result<(), SpillError> {
+        for ((place, number), shown) in std::mem::take(&mut self.with.buffers.shown) {
+            let sums = &mut tree[place].streaming.shown;
+            sums.entry(number).and_modify(|sum| sum.add(shown)).or_insert(shown);
+        }
+        for (place, txn) in tree.iter_mut().enumerate() {
+            txn.streaming.streamed |= place == 0 || txn.entries > 0;
+            memory.forget(txn)?;
+        }
+        let top = &mut tree[0];
+        (top.total_size, top.base_commit) = (0, self.caught_up);
+        top.streaming.command_id = self.command_id;
+        top.streaming.transient = std::mem::take(&mut self.with.buffers.transient);
+        Ok(())
+    }
+
+    /// Sums up what all blocks have shown of `tree`, for the transaction's end.
+    pub(crate) fn sum_up(&mut self, tree: &[Txn]) {
+        let mut sums = BTreeMap::<u32, Shown>::new();
+        for (number, shown) in tree.iter().flat_map(|txn| &txn.streaming.shown) {
+            let sum = sums.entry(*number).or_insert(Shown { first: shown.first, ..Shown::default() });
+            sum.add(*shown);
+            sum.first = sum.first.min(shown.first);
+        }
+        let mut sums: Vec<(u32, Shown)> = sums.into_iter().collect();
+        sums.sort_by_key(|(_, sum)| sum.first);
+        for (number, Shown { counts, .. }) in sums {
+            let changes = self.counts(number);
+            counts.into_iter().enumerate().for_each(|(column, n)| *changes.column(column) = n);
+        }
+        self.with.buffers.out.messages.logical = tree.iter().map(|txn| txn.streaming.logical).sum();
+    }
+
+    /// All changes of `tree` in order; in a block, between its start and its stop.
+    fn changes(&mut self, tree: &mut [Txn], memory: &mut Memory) -> Result<(), SpillError> {
+        let (xid, first_block, mut last) = (tree[0].xid, !tree[0].streamed(), None);
+        memory.begin_replay(tree, &mut self.with.caches.work)?;
+        let mut merged = MergedChanges::new(tree);
+        while let Some((place, change)) = merged.next(tree, memory, &mut self.with.caches.work)? {
+            if self.block.is_some() && last.is_none() {
+                self.output(|replay| replay.sink.stream_start(xid, change.lsn, first_block));
+            }
+            last = Some(change.lsn);
+            self.current = (tree[place].xid, place);
+            self.apply(&mut tree[place], &change);
+            if self.block.as_ref().is_some_and(|block| block.aborted) {
+                tree[place].aborted = true;
+                break;
+            }
+        }
+        if let Some(lsn) = last.filter(|_| self.block.is_some()) {
+            self.output(|replay| replay.sink.stream_stop(xid, lsn));
+        }
+        Ok(())
+    }
+
+    /// Whether the (sub)transaction of the change at hand was rolled back meanwhile; asked before anything of its time is loaded
+    /// (`HandleConcurrentAbort`).
+    fn aborted_meanwhile(&mut self, lsn: Lsn) -> bool {
+        let xid = self.current.0;
+        let Some(block) = &mut self.block else { return false };
+        block.aborted = block.status.as_mut().is_some_and(|status| status.is_aborted(xid, lsn));
+        block.aborted
     }
 
     /// Runs a call of the sink under its own name.
     fn output(&mut self, call: impl FnOnce(&mut Self)) {
-        let outer = self.caches.marker.enter(Function::OutputPlugin);
+        let outer = self.with.caches.marker.enter(Function::OutputPlugin);
         call(self);
-        self.caches.marker.leave(outer);
+        self.with.caches.marker.leave(outer);
     }
 
     /// One change.
-    fn apply(&mut self, txn: &Txn, change: &Change) {
+    fn apply(&mut self, txn: &mut Txn, change: &Change) {
         match change.kind {
             ChangeKind::Rows { kind, rows, spc, rel } => {
-                let file = RelFileLocator { spc, db: self.relations.database(), rel };
+                let file = RelFileLocator { spc, db: self.with.relations.database(), rel };
                 if kind == RowKind::InsertSpeculative {
                     self.speculative = Some((change.lsn, file));
                 } else {
@@ -154,8 +281,8 @@ impl Replay<'_> {
             ChangeKind::Truncate(index) => self.truncate(change.lsn, &txn.truncates[index as usize]),
             ChangeKind::CommandId(id) => self.command_id(id),
             ChangeKind::Invalidations { start, len } => {
-                if self.rule != MessageRule::AtEachCommand {
-                    self.buffers.own_executed += len as usize;
+                if self.with.rule != MessageRule::AtEachCommand {
+                    self.with.buffers.own_executed += len as usize;
                     self.execute(&txn.messages[start as usize..(start + len) as usize]);
                 }
             }
@@ -165,21 +292,27 @@ impl Replay<'_> {
             }
             ChangeKind::CatchUp(to) => self.catch_up(to),
             ChangeKind::Message(index) => {
-                self.buffers.out.messages.logical += 1;
-                let message = &txn.logical[index as usize];
-                self.output(|replay| replay.sink.message(change.lsn, message));
+                match self.block {
+                    Some(_) => txn.streaming.logical += 1,
+                    None => self.with.buffers.out.messages.logical += 1,
+                }
+                let (message, xid) = (&txn.logical[index as usize], txn.xid);
+                self.output(|replay| replay.sink.message(change.lsn, xid, message));
             }
         }
     }
 
     /// A row change: opens its relation and shows it.
     fn rows(&mut self, lsn: Lsn, kind: RowKind, rows: u16, file: RelFileLocator) {
-        let known = self.relations.of_file(file);
+        let known = self.with.relations.of_file(file);
         // A mapped catalog's old file has no relation any more: its map is not historic.
-        let unknown = self.relations.get(known).logged.is_none();
+        let unknown = self.with.relations.get(known).logged.is_none();
         let absent = unknown && kind.of_catalog() && file.rel >= Oid::FIRST_NORMAL.0;
-        let Some(number) = self.caches.open_file(file, absent, self.relations) else { return };
-        let relation = self.relations.get(number);
+        if self.block.is_some() && self.with.caches.must_load_file(file) && self.aborted_meanwhile(lsn) {
+            return;
+        }
+        let Some(number) = self.with.caches.open_file(file, absent, &mut self.with.relations) else { return };
+        let relation = self.with.relations.get(number);
         if !relation.logged.unwrap_or(kind.looks_logged() && file.rel >= Oid::FIRST_NORMAL.0) {
             return;
         }
@@ -187,28 +320,23 @@ impl Replay<'_> {
             return;
         }
         let action = kind.action();
-        let counts = self.counts(number);
-        let count = match action {
-            Action::Insert => &mut counts.insert,
-            Action::Update => &mut counts.update,
-            Action::Delete => &mut counts.delete,
-        };
-        *count += u64::from(rows);
-        let outer = self.caches.marker.enter(Function::OutputPlugin);
-        self.sink.change(&DecodedChange { lsn, relation: self.relations.get(number), action, rows });
-        self.caches.marker.leave(outer);
+        self.count(lsn, number, action as usize, rows.into());
+        let outer = self.with.caches.marker.enter(Function::OutputPlugin);
+        let (xid, relation) = (self.current.0, self.with.relations.get(number));
+        self.sink.change(&DecodedChange { lsn, xid, relation, action, rows });
+        self.with.caches.marker.leave(outer);
     }
 
     /// Whether `file` is being filled by a rewrite now.
     fn is_transient(&mut self, file: RelFileLocator) -> bool {
-        let heap = match self.buffers.transient.iter().find(|heap| heap.file == file) {
+        let heap = match self.with.buffers.transient.iter().find(|heap| heap.file == file) {
             Some(heap) => *heap,
             None => {
                 let own_oid =
                     |m: &InvalidationMessage| matches!(m, InvalidationMessage::Relcache { rel, .. } if rel.0 == file.rel);
-                let transient = self.commit.messages.iter().any(own_oid);
+                let transient = self.messages.iter().any(own_oid);
                 let heap = TransientHeap { file, command_id: self.command_id, transient };
-                self.buffers.transient.push(heap);
+                self.with.buffers.transient.push(heap);
                 heap
             }
         };
@@ -219,24 +347,39 @@ impl Replay<'_> {
     fn truncate(&mut self, lsn: Lsn, record: &TruncateRecord) {
         let mut shown = Vec::with_capacity(record.relids.len());
         for oid in &record.relids {
-            let number = self.relations.of_oid(*oid);
-            let relation = self.relations.get(number);
+            let number = self.with.relations.of_oid(*oid);
+            let relation = self.with.relations.get(number);
             let (namespace, logged) = (relation.namespace, relation.logged);
-            self.caches.open_relation(*oid, namespace);
+            if self.block.is_some() && !self.with.caches.has_relation(*oid) && self.aborted_meanwhile(lsn) {
+                return;
+            }
+            self.with.caches.open_relation(*oid, namespace);
             if logged.unwrap_or(true) {
-                self.counts(number).truncate += 1;
+                self.count(lsn, number, TRUNCATE, 1);
                 shown.push(number);
             }
         }
-        let outer = self.caches.marker.enter(Function::OutputPlugin);
-        let shown: Vec<&Relation> = shown.into_iter().map(|number| self.relations.get(number)).collect();
-        self.sink.truncate(lsn, &shown, record);
-        self.caches.marker.leave(outer);
+        let outer = self.with.caches.marker.enter(Function::OutputPlugin);
+        let shown: Vec<&Relation> = shown.into_iter().map(|number| self.with.relations.get(number)).collect();
+        self.sink.truncate(lsn, self.current.0, &shown, record);
+        self.with.caches.marker.leave(outer);
     }
 
-    /// The sums of one relation.
+    /// Counts `n` rows, or a TRUNCATE, of a relation.
+    fn count(&mut self, lsn: Lsn, number: u32, column: usize, n: u64) {
+        if self.block.is_none() {
+            *self.counts(number).column(column) += n;
+            return;
+        }
+        let shown = &mut self.with.buffers.shown;
+        let first = (lsn, shown.len());
+        let sum = shown.entry((self.current.1, number)).or_insert(Shown { first, ..Shown::default() });
+        sum.counts[column] += n;
+    }
+
+    /// The sums of one relation, at their end.
     fn counts(&mut self, number: u32) -> &mut RelationChanges {
-        let buffers = &mut *self.buffers;
+        let buffers = &mut self.with.buffers;
         let list = &mut buffers.out.relations;
         let known = if list.last().is_some_and(|last| last.number == number) {
             Some(list.len() - 1)
@@ -246,7 +389,7 @@ impl Replay<'_> {
             buffers.positions.get(&number).map(|at| *at as usize)
         };
         let at = known.unwrap_or_else(|| {
-            let relation = self.relations.get(number);
+            let relation = self.with.relations.get(number);
             let name = Arc::clone(&relation.name);
             list.push(RelationChanges { name, oid: relation.oid, insert: 0, update: 0, delete: 0, truncate: 0, number });
             buffers.positions.insert(number, (list.len() - 1) as u32);
@@ -261,8 +404,8 @@ impl Replay<'_> {
             return;
         }
         self.command_id = id;
-        if self.rule == MessageRule::AtEachCommand {
-            self.execute(&self.commit.messages);
+        if self.with.rule == MessageRule::AtEachCommand {
+            self.execute(self.messages);
         }
     }
 
@@ -270,35 +413,37 @@ impl Replay<'_> {
     fn catch_up(&mut self, to: u32) {
         let to = to.max(self.caught_up);
         let from = std::mem::replace(&mut self.caught_up, to);
-        for messages in self.commits.between(from, to) {
+        let commits = std::mem::take(&mut self.with.commits);
+        for messages in commits.between(from, to) {
             match messages {
                 Some(messages) => self.execute(messages),
                 None => {
-                    self.caches.reset();
-                    self.buffers.forgotten = true;
+                    self.with.caches.reset();
+                    self.with.buffers.forgotten = true;
                 }
             }
         }
+        self.with.commits = commits;
     }
 
     /// `ReorderBufferExecuteInvalidations`, as the rule wants it.
     fn execute(&mut self, messages: &[InvalidationMessage]) {
-        if self.rule != MessageRule::OnceUnlessLoaded {
-            self.caches.execute_all(messages);
+        if self.with.rule != MessageRule::OnceUnlessLoaded {
+            self.with.caches.execute_all(messages);
             return;
         }
-        if self.buffers.executed_order.is_empty() {
-            self.buffers.loads_before = self.caches.loads;
+        if self.with.buffers.executed_order.is_empty() {
+            self.with.buffers.loads_before = self.with.caches.loads;
         }
         for ahead in messages.chunks(TOUCHED_AHEAD) {
-            self.caches.touch(ahead);
+            self.with.caches.touch(ahead);
             for message in ahead {
-                let first = self.buffers.executed.insert(*message);
+                let first = self.with.buffers.executed.insert(*message);
                 if first {
-                    self.buffers.executed_order.push(*message);
+                    self.with.buffers.executed_order.push(*message);
                 }
-                if first || self.caches.concerned(message) {
-                    self.caches.execute(message);
+                if first || self.with.caches.concerned(message) {
+                    self.with.caches.execute(message);
                 }
             }
         }
@@ -307,9 +452,9 @@ impl Replay<'_> {
     /// Messages at the end (I2).
     fn finish(&mut self, top: &Txn) {
         let stand_in = top.messages.is_empty();
-        let own = if stand_in { &self.commit.messages } else { &top.messages };
-        match self.rule {
-            MessageRule::AtEachCommand => self.end(&self.commit.messages, top),
+        let own = if stand_in { self.messages } else { &top.messages };
+        match self.with.rule {
+            MessageRule::AtEachCommand => self.end(self.messages, top),
             MessageRule::PerRecord => {
                 if stand_in {
                     self.execute(own);
@@ -323,7 +468,7 @@ impl Replay<'_> {
     /// Executes own and inherited messages, or resets everything if those were too many.
     fn end(&mut self, own: &[InvalidationMessage], top: &Txn) {
         if top.inherited_overflowed {
-            self.caches.reset();
+            self.with.caches.reset();
             return;
         }
         self.execute(own);
@@ -335,29 +480,32 @@ impl Replay<'_> {
     /// Executes what was not yet executed, and again what was loaded since it was.
     fn end_once(&mut self, own: &[InvalidationMessage], top: &Txn) {
         self.catch_up(self.newest.max(self.caught_up));
-        if self.buffers.own_executed < own.len() {
+        // In progress, nothing of its time is cached if nothing was loaded; all of its messages count, those of blocks before too.
+        let idle = self.messages.is_empty() && self.block.as_ref().is_some_and(|b| b.loads_before == self.with.caches.loads);
+        if self.with.buffers.own_executed < own.len() && !idle {
             self.execute(own);
         }
-        if top.inherited_overflowed || self.buffers.forgotten {
-            self.caches.reset();
+        if top.inherited_overflowed || self.with.buffers.forgotten {
+            self.with.caches.reset();
             return;
         }
-        if self.buffers.executed_order.is_empty() || self.buffers.loads_before == self.caches.loads {
+        if self.with.buffers.executed_order.is_empty() || self.with.buffers.loads_before == self.with.caches.loads {
             return;
         }
-        let order = std::mem::take(&mut self.buffers.executed_order);
+        let order = std::mem::take(&mut self.with.buffers.executed_order);
         for message in &order {
-            if self.caches.concerned(message) {
-                self.caches.execute(message);
+            if self.with.caches.concerned(message) {
+                self.with.caches.execute(message);
             }
         }
-        self.buffers.executed_order = order;
+        self.with.buffers.executed_order = order;
     }
 }
 
 impl ReplayBuffers {
     /// Empties them for the next replay.
     fn begin(&mut self) {
+        self.shown.clear();
         if !self.executed_order.is_empty() {
             self.executed.clear();
             self.executed_order.clear();

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use pg_types::record::{LogicalMessageRecord, TruncateRecord};
-use pg_types::{InvalidationMessage, Lsn, RelFileLocator, Xid};
+use pg_types::{InvalidationMessage, Lsn, RelFileLocator, Work, Xid};
 
 use crate::reorder_buffer::change::{Change, ChangeKind};
-use crate::reorder_buffer::memory::{CHANGES_IN_MEMORY_MAX, EvictionWork};
+use crate::reorder_buffer::memory::CHANGES_IN_MEMORY_MAX;
+use crate::reorder_buffer::streaming::StreamState;
 use crate::spill::SpillFile;
 
 /// Buffers larger than this many elements are given back to the allocator with their transaction.
@@ -76,8 +77,12 @@ pub(crate) struct Txn {
     pub(crate) entries_in_memory: u64,
     /// And all, files included (`nentries`).
     pub(crate) entries: u64,
-    /// It was written out at least once (`RBTXN_IS_SERIALIZED`).
+    /// The same with its subtransactions', if it is top-level (`total_size`).
+    pub(crate) total_size: u64,
+    /// Changes of it are in files (`RBTXN_IS_SERIALIZED`).
     pub(crate) serialized: bool,
+    /// It was written out at least once, whatever became of it (`RBTXN_IS_SERIALIZED_CLEAR`).
+    pub(crate) ever_serialized: bool,
     /// It is known to be rolled back, so nothing more is collected (`RBTXN_IS_ABORTED`).
     pub(crate) aborted: bool,
     /// Its spill files and their lengths, oldest first; removed with it.
@@ -86,8 +91,10 @@ pub(crate) struct Txn {
     pub(crate) cursor: (usize, u64),
     /// Changes read back so far.
     pub(crate) restored: u64,
-    /// What was done for its memory.
-    pub(crate) evicted: EvictionWork,
+    /// What was done for its memory, and to give it out in blocks.
+    pub(crate) noted: Work,
+    /// What of it was given out before its end.
+    pub(crate) streaming: StreamState,
     /// Neighbours in the list of top-level transactions; the list's owner keeps them.
     pub(crate) links: Links,
 }
@@ -138,6 +145,11 @@ impl Txn {
         self.logical.clear();
         self.changes.shrink_to(CHANGES_IN_MEMORY_MAX as usize);
         self.entries_in_memory = 0;
+    }
+
+    /// A part of it was given out (`RBTXN_IS_STREAMED`).
+    pub(crate) fn streamed(&self) -> bool {
+        self.streaming.streamed
     }
 
     /// It has a base snapshot.

@@ -1,10 +1,12 @@
 //! Random workloads and the records that a server writes of them.
 
-use pg_types::record::{AbortRecord, AssignmentRecord, HeapDelete, OldTuple};
-use pg_types::{InvalidationMessage, PgVersion, RecordBody, Xid};
+use pg_types::record::{
+    AbortRecord, AssignmentRecord, HeapDelete, HeapInsert, HeapPlace, LogicalMessageRecord, OldTuple, TruncateRecord,
+};
+use pg_types::{InvalidationMessage, Oid, PgVersion, RecordBody, Xid};
 use proptest::prelude::*;
 
-use super::{Log, catcache, file, relcache};
+use super::{DATABASE, Log, catcache, file, relcache};
 
 /// Relations 20000 … 20007; 0 means all in a relcache message.
 const RELATIONS: u32 = 8;
@@ -16,6 +18,12 @@ pub(crate) enum Step {
     Insert(u8, u32),
     Delete(u8, u32),
     Ddl(u8, u32),
+    /// A row with values in a TOAST table.
+    Toast(u8, u32),
+    /// A speculative insert, confirmed or undone.
+    Upsert(u8, u32, bool),
+    Truncate(u8, u32),
+    Message(u8),
     Savepoint(u8),
     Release(u8),
     RollbackTo(u8),
@@ -31,10 +39,14 @@ pub(crate) fn workload(tricky: bool) -> impl Strategy<Value = Vec<Step>> {
         2 => Just(Step::Begin),
         6 => (any::<u8>(), rel.clone()).prop_map(|(t, r)| Step::Insert(t, r)),
         1 => (any::<u8>(), rel.clone()).prop_map(|(t, r)| Step::Delete(t, r)),
-        3 => (any::<u8>(), rel).prop_map(|(t, r)| Step::Ddl(t, r)),
+        3 => (any::<u8>(), rel.clone()).prop_map(|(t, r)| Step::Ddl(t, r)),
+        1 => (any::<u8>(), rel.clone()).prop_map(|(t, r)| Step::Toast(t, r)),
+        1 => (any::<u8>(), rel.clone(), any::<bool>()).prop_map(|(t, r, confirmed)| Step::Upsert(t, r, confirmed)),
+        1 => (any::<u8>(), rel).prop_map(|(t, r)| Step::Truncate(t, r)),
+        1 => any::<u8>().prop_map(Step::Message),
         2 => any::<u8>().prop_map(Step::Savepoint),
         1 => any::<u8>().prop_map(Step::Release),
-        u32::from(tricky) => any::<u8>().prop_map(Step::RollbackTo),
+        1 => any::<u8>().prop_map(move |t| if tricky { Step::RollbackTo(t) } else { Step::Release(t) }),
         2 => any::<u8>().prop_map(Step::Commit),
         1 => any::<u8>().prop_map(Step::Abort),
         1 => Just(Step::Running),
@@ -99,6 +111,35 @@ impl Writer {
                 self.log.push(xid, top, RecordBody::Delete(delete));
             }
             Step::Ddl(n, rel) => self.ddl(n, rel),
+            Step::Toast(n, rel) => {
+                let Some((_, xid, top)) = self.choose(n) else { return };
+                let chunk = HeapInsert { target: file(30_000 + rel), logical: true, toast: true, ..HeapInsert::default() };
+                (0..3).for_each(|_| self.log.push(xid, top, RecordBody::Insert(chunk)));
+                self.log.insert(xid, top, 20_000 + rel);
+            }
+            Step::Upsert(n, rel, confirmed) => {
+                let Some((_, xid, top)) = self.choose(n) else { return };
+                let target = file(20_000 + rel);
+                let insert = HeapInsert { target, logical: true, speculative: true, ..HeapInsert::default() };
+                self.log.push(xid, top, RecordBody::Insert(insert));
+                let end = match confirmed {
+                    true => RecordBody::Confirm(HeapPlace { target, ..HeapPlace::default() }),
+                    false => RecordBody::Delete(HeapDelete { target, super_deletion: true, ..HeapDelete::default() }),
+                };
+                self.log.push(xid, top, end);
+            }
+            Step::Truncate(n, rel) => {
+                let Some((_, xid, top)) = self.choose(n) else { return };
+                let relids = vec![Oid(20_000 + rel), Oid(20_000 + (rel + 3) % RELATIONS)];
+                let truncate = TruncateRecord { db: DATABASE, relids, ..TruncateRecord::default() };
+                self.log.push(xid, top, RecordBody::Truncate(Box::new(truncate)));
+            }
+            Step::Message(n) => {
+                let Some((_, xid, top)) = self.choose(n) else { return };
+                let (prefix, message) = (b"p".to_vec(), vec![7; usize::from(n)]);
+                let message = LogicalMessageRecord { db: DATABASE, transactional: true, prefix, message };
+                self.log.push(xid, top, RecordBody::LogicalMessage(Box::new(message)));
+            }
             Step::Savepoint(n) => {
                 let Some((at, ..)) = self.choose(n) else { return };
                 let (xid, top) = (self.xid(), self.open[at].levels[0].0);

@@ -109,9 +109,13 @@ pub(crate) fn decoder(version: PgVersion, profile: &str) -> Decoder {
 
 /// The same with a memory limit.
 pub(crate) fn decoder_within(version: PgVersion, profile: &str, work_mem: WorkMem) -> Decoder {
+    Decoder::new(config(version, profile, work_mem), Arc::new(NoCatalog))
+}
+
+/// Settings of a decoder that gives out whole transactions.
+pub(crate) fn config(version: PgVersion, profile: &str, work_mem: WorkMem) -> DecoderConfig {
     let profile = profile.parse().unwrap();
-    let config = DecoderConfig { version, profile, database: DATABASE, confirmed_lsn: Lsn(0), work_mem };
-    Decoder::new(config, Arc::new(NoCatalog))
+    DecoderConfig { version, profile, database: DATABASE, confirmed_lsn: Lsn(0), work_mem, streaming: false }
 }
 
 /// Everything that was given out, as text, and each transaction's work.
@@ -132,11 +136,11 @@ impl OutputSink for Remember {
         self.stream.push(format!("{} {:?} {} x{}", change.lsn, change.action, change.relation.name, change.rows));
     }
 
-    fn truncate(&mut self, lsn: Lsn, relations: &[&Relation], _: &TruncateRecord) {
+    fn truncate(&mut self, lsn: Lsn, _: Xid, relations: &[&Relation], _: &TruncateRecord) {
         self.stream.push(format!("{lsn} truncate {:?}", relations.iter().map(|r| &r.name).collect::<Vec<_>>()));
     }
 
-    fn message(&mut self, lsn: Lsn, message: &LogicalMessageRecord) {
+    fn message(&mut self, lsn: Lsn, _: Xid, message: &LogicalMessageRecord) {
         self.stream.push(format!("{lsn} {message:?}"));
     }
 

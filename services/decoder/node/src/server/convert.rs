@@ -91,6 +91,9 @@ pub(crate) fn work(work: &Work) -> wal::Work {
         changes_restored: work.changes_restored,
         xid_slots_visited: work.xid_slots_visited,
         xid_slots_skipped: work.xid_slots_skipped,
+        stream_txns: work.stream_txns,
+        stream_count: work.stream_count,
+        stream_bytes: work.stream_bytes,
     }
 }
 

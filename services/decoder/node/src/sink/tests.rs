@@ -46,18 +46,18 @@ fn give_out(sink: &mut EventSink, xid: u32, end: u64, steps: &[Step]) -> Done {
                 let relation = relation(*i);
                 for _ in 0..*n {
                     lsn.0 += 8;
-                    sink.change(&DecodedChange { lsn, relation: &relation, action: Action::Update, rows: 1 });
+                    sink.change(&DecodedChange { lsn, xid: Xid(xid), relation: &relation, action: Action::Update, rows: 1 });
                 }
                 did.push((relation.name.to_string(), *n));
             }
             Step::Truncate(i, n) => {
                 let relations: Vec<_> = (*i..*i + *n as u32).map(relation).collect();
-                sink.truncate(lsn, &relations.iter().collect::<Vec<_>>(), &TruncateRecord::default());
+                sink.truncate(lsn, Xid(xid), &relations.iter().collect::<Vec<_>>(), &TruncateRecord::default());
                 did.extend(relations.iter().map(|r| (format!("truncate {}", r.name), 1)));
             }
             Step::Message(n) => {
                 let message = LogicalMessageRecord { transactional: true, message: vec![7; *n], ..Default::default() };
-                sink.message(lsn, &message);
+                sink.message(lsn, Xid(xid), &message);
                 did.push(("message".to_owned(), *n));
             }
         }
@@ -170,14 +170,14 @@ fn i2_what_the_log_has_is_not_given_out_again() {
     give_out(&mut sink, 701, 20_000_000, &[Step::Change(0, 1)]);
     let outside = LogicalMessageRecord { transactional: false, ..Default::default() };
     sink.record_end = Lsn(20_000_000);
-    sink.message(Lsn(19_999_000), &outside);
+    sink.message(Lsn(19_999_000), Xid::INVALID, &outside);
     sink.finish();
     assert!(!sink.has_finished());
     let new = give_out(&mut sink, 702, 21_000_000, &[Step::Change(0, 1)]);
     sink.finish();
     assert_eq!(read(sink.take_finished()), [new]);
     sink.record_end = Lsn(22_000_000);
-    sink.message(Lsn(21_999_000), &outside);
+    sink.message(Lsn(21_999_000), Xid::INVALID, &outside);
     sink.finish();
     let [Finished { end, items: 1, .. }] = &sink.take_finished()[..] else { panic!("one message") };
     assert_eq!(*end, Some(Lsn(22_000_000)));

@@ -76,12 +76,12 @@ impl OutputSink for Oracle {
         self.open.push(change(&c.relation.name, c.lsn, action, c.rows.into()));
     }
 
-    fn truncate(&mut self, lsn: Lsn, relations: &[&Relation], record: &TruncateRecord) {
+    fn truncate(&mut self, lsn: Lsn, _: Xid, relations: &[&Relation], record: &TruncateRecord) {
         let names: Vec<_> = relations.iter().map(|r| r.name.to_string()).collect();
         self.open.push(format!("truncate {lsn} {names:?} {} {}", record.cascade, record.restart_seqs));
     }
 
-    fn message(&mut self, lsn: Lsn, m: &LogicalMessageRecord) {
+    fn message(&mut self, lsn: Lsn, _: Xid, m: &LogicalMessageRecord) {
         let what = format!("message {lsn} {:?} {:?}", m.prefix, m.message);
         match m.transactional {
             true => self.open.push(what),
@@ -117,6 +117,7 @@ pub(crate) fn expected(wal: &Path) -> (Vec<Item>, Lsn) {
         database: database.unwrap(),
         confirmed_lsn: Lsn::INVALID,
         work_mem: decoder_core::WorkMem::default(),
+        streaming: false,
     };
     let mut decoder = Decoder::new(config, Arc::new(NoCatalog));
     let mut oracle = Oracle::default();
