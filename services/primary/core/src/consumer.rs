@@ -145,6 +145,11 @@ impl Consumers {
         self.all.iter().map(|consumer| consumer.summary().xmin).fold(Xid::INVALID, oldest)
     }
 
+    /// The same for rows of catalogs.
+    pub(crate) fn catalog_xmin(&self) -> Xid {
+        self.all.iter().map(|consumer| consumer.summary().catalog_xmin).fold(Xid::INVALID, oldest)
+    }
+
     /// Where they are.
     pub(crate) fn summaries(&self) -> Vec<ConsumerSummary> {
         self.all.iter().map(Consumer::summary).collect()
@@ -296,6 +301,7 @@ mod tests {
         assert_eq!((summary.flushed, summary.restart), (Lsn(3000), Lsn(1000)), "701 began behind the first mark");
         assert_eq!((summary.xmin, summary.catalog_xmin), (Xid::INVALID, Xid(701)));
         assert_eq!(consumers.xmin(), Xid::INVALID, "rows of users' tables are not held");
+        assert_eq!(consumers.catalog_xmin(), Xid(701), "those of catalogs are");
         consumers.barrier(3 * S, mark(4000, 705, 705));
         assert_eq!(consumers.summaries()[0].restart, Lsn(4000));
     }

@@ -17,10 +17,10 @@ use pg_types::{CommandId, Lsn, Oid, RelFileLocator, Tid, Timestamp, Xid};
 use crate::catalog::Undo;
 use crate::invalidation_queue::InvalidationQueue;
 
-/// A row of a user table that appears or disappears with its transaction.
+/// A row that appears or disappears with its transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RowChange {
-    /// The table's file.
+    /// The table's or catalog's file.
     pub(crate) filenode: u32,
     /// Bytes of the row in a record.
     pub(crate) len: u32,
@@ -32,6 +32,20 @@ pub(crate) struct RowChange {
     pub(crate) at_commit: Option<Tid>,
     /// The row that everybody sees if it does not.
     pub(crate) at_abort: Option<Tid>,
+    /// Who is told of it.
+    pub(crate) told: Told,
+}
+
+/// Who is told of a row that changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// Whoever reads the table or decodes the log.
+    #[default]
+    Everybody,
+    /// Decoders, but nobody ever sees it: its file was emptied since (TRUNCATE of what was made here).
+    Decoders,
+    /// Readers: the table was written anew, which decoders are not told.
+    Readers,
 }
 
 /// Where a replicated transaction comes from (`replication/logical/origin.c`: `replorigin_session_origin` and its two mates).
@@ -68,6 +82,8 @@ pub(crate) struct Level {
     pub(crate) locked_rows: Vec<(u32, Tid)>,
     /// Rows of user tables.
     pub(crate) rows: Vec<RowChange>,
+    /// Rows of catalogs.
+    pub(crate) catalog_rows: Vec<RowChange>,
     /// Messages owed.
     pub(crate) queue: InvalidationQueue,
     /// A mapped catalog or index has a new file, which the map must say at commit.

@@ -4,7 +4,8 @@
 
 mod support;
 
-use pg_types::{PgVersion, RecordBody, WalRecord};
+use pg_types::record::{PruneReason, xinfo};
+use pg_types::{InvalidationMessage, PgVersion, RecordBody, WalRecord, Xid};
 use primary_core::rng::seeded;
 use primary_core::{MemorySink, Overrides, Scenario, VirtualClock};
 use support::{Lines, Recorded, compare};
@@ -441,5 +442,114 @@ fn a_crash_and_a_restart() {
         assert_eq!((ours[0], ours[2]), ((8192, false), (8192, false)), "{ours:?}");
         let real = gaps(&real);
         assert_eq!((real[0], real[2]), (ours[0], ours[2]), "PostgreSQL {version}: {real:?}");
+    }
+}
+
+/// Sessions that make temporary tables beside a decoder that is paused, VACUUM of catalogs then, and again when it has moved.
+const CHURN: &str = "name = 'churn'\nstory = 'Dead rows of catalogs.'\nseed = 1\n\
+    [[consumers]]\nslot = 's'\nkind = 'logical'\npaused = [{ from = '0s', to = '60s' }]\n\
+    [[actors]]\nname = 'a'\ntransactions = 1\nsteps = [{ repeat = { times = 20, steps = [\
+    { create_table = { table = 'w', columns = ['id int', 'n int'], temporary = true } }, { commit = {} }, \
+    { drop_table = { table = 'w' } }, { commit = {} }] } }, VACUUMS, { wait = '100s' }, { commit = {} }, VACUUMS, STEP]\n";
+
+/// What VACUUM of a catalog says: rows by pass, whether records say that it is a catalog, whether `last` is the newest that conflicts,
+/// whether pages became all-visible, and whether others are told that the catalog and the relcache init file changed.
+fn catalog_vacuum(records: &[WalRecord], catalog: u32, last: Xid) -> String {
+    let prunes = |second: bool| {
+        let of_pass = move |r: &&WalRecord| match &r.body {
+            RecordBody::Prune(p) => p.target.rel == catalog && (p.reason == PruneReason::VacuumCleanup) == second,
+            _ => false,
+        };
+        let prunes = records.iter().filter(of_pass).filter_map(|r| match &r.body {
+            RecordBody::Prune(p) => Some((p.redirected, p.dead, p.unused, u16::from(p.is_catalog), p.conflict_horizon)),
+            _ => None,
+        });
+        prunes.collect::<Vec<_>>()
+    };
+    let rows =
+        |pass: &[(u16, u16, u16, u16, Xid)]| pass.iter().fold((0, 0, 0), |sum, p| (sum.0 + p.0, sum.1 + p.1, sum.2 + p.2));
+    let (first, second) = (prunes(false), prunes(true));
+    let said = |pass: &[(u16, u16, u16, u16, Xid)]| (pass.iter().any(|p| p.3 == 1), pass.iter().all(|p| p.3 == 1));
+    let newest = first.iter().any(|p| p.4 == last);
+    let visible = records.iter().any(|r| matches!(&r.body, RecordBody::Visible(v) if v.target.rel == catalog));
+    let told = records.iter().any(|r| match &r.body {
+        RecordBody::Commit(c) => {
+            is_told(&c.messages, catalog) && (c.xinfo & xinfo::UPDATE_RELCACHE_FILE != 0 || catalog == 2608)
+        }
+        RecordBody::StandbyInvalidations(s) => is_told(&s.messages, catalog) && s.relcache_init_file_inval == (catalog != 2608),
+        _ => false,
+    });
+    let (by_first, by_second) = (rows(&first), rows(&second));
+    format!(
+        "{by_first:?} {:?} then {by_second:?} {:?} newest {newest} visible {visible} told {told}",
+        said(&first),
+        said(&second)
+    )
+}
+
+/// Whether a relation is among the messages.
+fn is_told(messages: &[InvalidationMessage], rel: u32) -> bool {
+    messages.iter().any(|message| matches!(message, InvalidationMessage::Relcache { rel: told, .. } if told.0 == rel))
+}
+
+/// The newest xid that committed.
+fn last_commit(records: &[WalRecord]) -> Xid {
+    let commits = records.iter().filter(|r| matches!(&r.body, RecordBody::Commit(_)));
+    commits.map(|r| r.xid).max_by_key(|xid| xid.0).unwrap()
+}
+
+#[test]
+fn rows_of_catalogs_are_held_until_the_catalog_xmin_of_a_decoder_moves() {
+    let catalogs = [("pg_class", 1259), ("pg_attribute", 1249), ("pg_type", 1247), ("pg_depend", 2608)];
+    let vacuums: Vec<String> =
+        catalogs.iter().map(|(name, _)| format!("{STEP}, {{ vacuum = {{ table = '{name}' }} }}")).collect();
+    let text = CHURN.replace("VACUUMS", &vacuums.join(", ")).replace("STEP", STEP);
+    for version in PgVersion::ALL {
+        let mut sink = MemorySink::new(version);
+        let scenario = Scenario::parse("churn", &text).unwrap();
+        scenario.run(&Overrides::new(), &mut VirtualClock::default(), &mut seeded(1), &mut sink, |_, _| ()).unwrap();
+        let is_step = |r: &WalRecord| matches!(&r.body, RecordBody::LogicalMessage(m) if m.prefix == b"step");
+        let ours: Vec<_> = sink.records.split(is_step).collect();
+        let real = Recorded::read_from("golden_rows", version);
+        let (our_last, real_last) = (last_commit(ours[0]), last_commit(&real.steps(&["churn"])));
+        for (index, (name, oid)) in catalogs.into_iter().enumerate() {
+            for (when, first) in [("held", 1), ("moved", 5)] {
+                let our = catalog_vacuum(ours[first + index], oid, our_last);
+                let their = catalog_vacuum(&real.steps(&[&format!("{when}_{name}")]), oid, real_last);
+                assert_eq!(our, their, "PostgreSQL {version}, {name}, {when}");
+                assert_eq!(our.starts_with("(0, 0, 0)"), when == "held", "{our}");
+            }
+        }
+    }
+}
+
+/// What pruning of a page says: records, line pointers that lead on, dead ones, and whether each is conflicting with the transaction
+/// before.
+fn prunings(records: &[WalRecord]) -> Vec<(u16, u16, u32, Xid)> {
+    let newest = |upto: usize| records[..upto].iter().rev().find(|r| r.xid.is_valid()).map_or(Xid::INVALID, |r| r.xid);
+    let prunes = records.iter().enumerate().filter_map(|(at, r)| match &r.body {
+        RecordBody::Prune(p) => Some((p.redirected, p.dead, p.conflict_horizon.0.wrapping_sub(newest(at).0), r.xid)),
+        _ => None,
+    });
+    // The first one is about what was done in the step before.
+    prunes.skip(1).collect()
+}
+
+#[test]
+fn a_page_without_room_is_pruned_at_each_update() {
+    let update = "{ update = { table = 'o' } }, { commit = {} }";
+    let does = format!(
+        "{STEP}, {{ repeat = {{ times = 30, steps = [{update}] }} }}, {STEP}, {{ repeat = {{ times = 40, steps = [{update}] }} }}, {STEP}"
+    );
+    let table = "[[tables]]\nname = 'o'\ncolumns = ['id int primary key', 'n int']\nrow_bytes = 100\n\
+        [[actors]]\nname = 'fill'\nafter = ['setup']\ntransactions = 1\nsteps = [{ insert = { table = 'o', rows = 60 } }]\n";
+    for version in PgVersion::ALL {
+        let ours = run_steps(version, &format!("{table}{}", actor("a", "after = ['fill']", &does)));
+        let real = Recorded::read_from("golden_rows", version);
+        for (ours, step) in ours.iter().zip(["prune_updates", "prune_one_row"]) {
+            let (ours, theirs) = (prunings(ours), prunings(&real.steps(&[step])));
+            assert_eq!(ours, theirs, "PostgreSQL {version}, {step}");
+            assert!(ours.len() >= 28, "{}", ours.len());
+        }
     }
 }

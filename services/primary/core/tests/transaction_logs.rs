@@ -122,6 +122,13 @@ fn what_was_written_is_read_in_every_version() {
                 _ => {}
             }
             let expected = written.next().unwrap();
+            match (&mut record.body, &expected.body) {
+                // 13 does not say whether line pointers are given free by the first pass or by the second.
+                (RecordBody::Prune(read), RecordBody::Prune(written)) if version == PgVersion::V13 => {
+                    read.reason = written.reason;
+                }
+                _ => {}
+            }
             match (&record.body, &expected.body) {
                 // Their lengths are known from the bytes alone.
                 (RecordBody::MultiInsert(_), RecordBody::MultiInsert(_)) => {}

@@ -9,6 +9,7 @@ use pg_types::{CommandId, Oid, RecordBody, Tid, Xid, catalog};
 use super::{Backend, Result, StatementError};
 use crate::catalog::{CatalogTuple, DATABASE, Relation, StoredTuple, TupleId, Undo};
 use crate::invalidation_queue::InvalidationQueue;
+use crate::xact::{RowChange, Told};
 
 /// `XLHL_XMAX_LOCK_ONLY | XLHL_XMAX_EXCL_LOCK`.
 const LOCKED_FOR_UPDATE: u8 = 0x02 | 0x04;
@@ -41,6 +42,7 @@ impl Backend<'_> {
         let insert = HeapInsert { target, tid, init_page, tuple_len: tuple.record_len(), ..HeapInsert::default() };
         self.log(&RecordBody::Insert(insert))?;
         self.invalidate_heap_tuple(&tuple, None);
+        self.note_catalog_row(&tuple, Some(tid), None, false);
         Ok(self.store(tuple, tid))
     }
 
@@ -78,7 +80,10 @@ impl Backend<'_> {
             };
             self.log(&RecordBody::MultiInsert(multi))?;
         }
-        placed.iter().for_each(|(tuple, _, _)| self.invalidate_heap_tuple(tuple, None));
+        placed.iter().for_each(|(tuple, tid, _)| {
+            self.invalidate_heap_tuple(tuple, None);
+            self.note_catalog_row(tuple, Some(*tid), None, false);
+        });
         Ok(placed.into_iter().map(|(tuple, tid, _)| self.store(tuple, tid)).collect())
     }
 
@@ -103,18 +108,20 @@ impl Backend<'_> {
         let deleted = self.deleting_cids(&old);
         self.log_new_cid(&old.tuple, old.tid, deleted)?;
         self.log_new_cid(&tuple, new_tid, (cid, CommandId::INVALID, CommandId::INVALID))?;
+        let hot = beside.is_some() && tuple == old.tuple;
         let update = HeapUpdate {
             target,
             old_tid: old.tid,
             new_tid,
             old_xmax: xid,
-            hot: beside.is_some() && tuple == old.tuple,
+            hot,
             init_page,
             tuple_len: if beside.is_some() { SAME_PAGE_LEN } else { len },
             ..HeapUpdate::default()
         };
         self.log(&RecordBody::Update(update))?;
         self.invalidate_heap_tuple(&old.tuple, Some(&tuple));
+        self.note_catalog_row(&tuple, Some(new_tid), Some(old.tid), hot);
         let now = StoredTuple { tuple, tid: new_tid, xmin: self.xact.top_xid(), cmin: cid };
         self.replace(id, now);
         Ok(())
@@ -135,6 +142,7 @@ impl Backend<'_> {
         };
         self.log(&RecordBody::Delete(delete))?;
         self.invalidate_heap_tuple(&old.tuple, None);
+        self.note_catalog_row(&old.tuple, None, Some(old.tid), false);
         let before = self.cluster.catalog.replace_tuple(id, None);
         self.xact.level().undo.push(Undo::Tuple(id, before));
         Ok(())
@@ -304,6 +312,14 @@ impl Backend<'_> {
         } else {
             (CommandId::INVALID, cid, CommandId::INVALID)
         }
+    }
+
+    /// A changed row: its pages are touched, and what becomes of it is known at the end.
+    fn note_catalog_row(&mut self, tuple: &CatalogTuple, at_commit: Option<Tid>, at_abort: Option<Tid>, hot: bool) {
+        let (filenode, xid) = (self.cluster.catalog.file_of(tuple.catalog), self.xact.current_xid());
+        let change = RowChange { filenode, len: tuple.record_len(), xid, hot, at_commit, at_abort, told: Told::Everybody };
+        self.cluster.catalog.heap(filenode).touch_row(&change);
+        self.xact.level().catalog_rows.push(change);
     }
 
     /// A stored row, which must be there.

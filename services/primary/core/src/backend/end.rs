@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use pg_types::record::{AbortRecord, CommitRecord, RelmapRecord, StandbyInvalidationsRecord, xinfo};
-use pg_types::{Lsn, Oid, RecordBody, RelFileLocator, Tid, Timestamp, Xid, catalog};
+use pg_types::{InvalidationMessage, Lsn, Oid, RecordBody, RelFileLocator, Tid, Timestamp, Xid, catalog};
 
 use super::{Backend, Cluster, Result, StatementError};
 use crate::catalog::{DATABASE, Undo};
 use crate::sink::Placed;
-use crate::xact::{Level, RowChange};
+use crate::xact::{Level, RowChange, Told};
 
 /// How a transaction ended.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,7 +42,8 @@ impl Backend<'_> {
         let messages = top.queue.committed(self.cluster.catalog.traits.message_order);
         let count = messages.len();
         if !top.xid.is_valid() {
-            let placed = if messages.is_empty() { None } else { Some(self.standby_invalidations(messages)?) };
+            let init_file = top.queue.init_file();
+            let placed = if messages.is_empty() { None } else { Some(self.standby_invalidations(messages, init_file)?) };
             self.cluster.exclusive_locks.remove(&self.xact.session);
             return Ok(Ended { committed: true, xid: Xid::INVALID, subxids: 0, messages: count, rows: top.rows, placed });
         }
@@ -135,6 +136,7 @@ impl Backend<'_> {
         parent.exclusive_locks.append(&mut child.exclusive_locks);
         parent.locked_rows.append(&mut child.locked_rows);
         parent.rows.append(&mut child.rows);
+        parent.catalog_rows.append(&mut child.catalog_rows);
         parent.queue.merge_committed(child.queue);
         parent.relation_map_changed |= child.relation_map_changed;
     }
@@ -201,11 +203,11 @@ impl Backend<'_> {
     }
 
     /// `LogStandbyInvalidations`: messages of a commit without xid.
-    fn standby_invalidations(&mut self, messages: Vec<pg_types::InvalidationMessage>) -> Result<Placed> {
+    fn standby_invalidations(&mut self, messages: Vec<InvalidationMessage>, init_file: bool) -> Result<Placed> {
         self.insert(&RecordBody::StandbyInvalidations(Box::new(StandbyInvalidationsRecord {
             db: DATABASE,
             spc: Oid::DEFAULT_TABLESPACE,
-            relcache_init_file_inval: false,
+            relcache_init_file_inval: init_file,
             messages,
         })))
     }
@@ -218,15 +220,19 @@ impl Cluster {
         self.exclusive_locks.remove(&proc);
         let dropped: BTreeSet<u32> = top.drop_at_commit.iter().map(|file| file.rel).collect();
         dropped.iter().for_each(|file| self.catalog.drop_file(*file));
-        for row in top.rows.iter().filter(|row| !dropped.contains(&row.filenode)) {
+        let stays = |row: &&RowChange| row.told != Told::Decoders && !dropped.contains(&row.filenode);
+        for row in top.rows.iter().filter(stays) {
             if let Some(tid) = row.at_commit {
                 self.catalog.rows(row.filenode).publish(tid);
-                self.catalog.heap(row.filenode).insert_committed(tid, row.xid);
             }
             if let Some(tid) = row.at_abort {
-                self.catalog.heap(row.filenode).kill(tid, row.len, row.xid, row.hot);
                 self.toasted.remove(&(row.filenode, tid));
             }
+        }
+        for row in top.rows.iter().chain(&top.catalog_rows).filter(stays) {
+            let heap = self.catalog.heap(row.filenode);
+            row.at_commit.into_iter().for_each(|tid| heap.insert_committed(tid, row.xid));
+            row.at_abort.into_iter().for_each(|tid| heap.kill(tid, row.len, row.xid));
         }
         self.unlock_rows(&top.locked_rows, &dropped);
     }
@@ -245,14 +251,18 @@ impl Cluster {
         level.undo.into_iter().rev().for_each(|undo| self.catalog.undo(undo));
         let dropped: BTreeSet<u32> = level.drop_at_abort.iter().map(|file| file.rel).collect();
         dropped.iter().for_each(|file| self.catalog.drop_file(*file));
-        for row in level.rows.iter().rev().filter(|row| !dropped.contains(&row.filenode)) {
+        let stays = |row: &&RowChange| row.told != Told::Decoders && !dropped.contains(&row.filenode);
+        for row in level.rows.iter().rev().filter(stays) {
             if let Some(tid) = row.at_abort {
                 self.catalog.rows(row.filenode).publish(tid);
             }
             if let Some(tid) = row.at_commit {
-                self.catalog.heap(row.filenode).kill(tid, row.len, Xid::INVALID, false);
                 self.toasted.remove(&(row.filenode, tid));
             }
+        }
+        for row in level.rows.iter().chain(&level.catalog_rows).rev().filter(stays) {
+            let heap = self.catalog.heap(row.filenode);
+            row.at_commit.into_iter().for_each(|tid| heap.kill(tid, row.len, Xid::INVALID));
         }
         self.unlock_rows(&level.locked_rows, &dropped);
     }

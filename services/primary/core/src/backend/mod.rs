@@ -34,6 +34,7 @@ use pg_types::{Oid, RecordBody, Tid, Timestamp, Xid};
 
 use crate::backend_numbers::BackendNumbers;
 use crate::catalog::{Catalog, DATABASE, Relation, TupleId};
+use crate::consumer::oldest;
 use crate::error::PrimaryError;
 use crate::proc_array::ProcArray;
 use crate::sink::{Placed, WalSink};
@@ -68,6 +69,8 @@ pub(crate) struct Cluster {
     pub(crate) statistics: BTreeMap<(Oid, i16), TupleId>,
     /// The oldest xid that consumers of the log still need to see as running; invalid if they need none.
     pub(crate) consumers_xmin: Xid,
+    /// The same of those that need rows of catalogs alone (`replication_slot_catalog_xmin`).
+    pub(crate) consumers_catalog_xmin: Xid,
     /// Which backend each session is.
     pub(crate) backends: BackendNumbers,
     /// Relations that running and prepared transactions hold an AccessExclusive lock on, by slot of the proc array.
@@ -76,10 +79,10 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     /// Rows that a transaction before this xid deleted are of no use to anybody (`GetOldestNonRemovableTransactionId`): neither to
-    /// a running transaction nor to a consumer that told so by feedback.
-    pub(crate) fn oldest_xmin(&self) -> Xid {
-        let running = self.procs.oldest_running();
-        if self.consumers_xmin.is_valid() && self.consumers_xmin.precedes(running) { self.consumers_xmin } else { running }
+    /// a running transaction nor to a consumer that told so by feedback, nor, if they are a catalog's, to one that decodes.
+    pub(crate) fn oldest_xmin(&self, is_catalog: bool) -> Xid {
+        let data = oldest(self.procs.oldest_running(), self.consumers_xmin);
+        if is_catalog { oldest(data, self.consumers_catalog_xmin) } else { data }
     }
 
     /// What a crash makes the server forget, for no record tells it: object ids that were reserved and not given. Transactions must
@@ -123,6 +126,7 @@ impl Cluster {
             sequence_values: BTreeMap::new(),
             statistics: BTreeMap::new(),
             consumers_xmin: Xid::INVALID,
+            consumers_catalog_xmin: Xid::INVALID,
             backends: BackendNumbers::default(),
             exclusive_locks: BTreeMap::new(),
         }

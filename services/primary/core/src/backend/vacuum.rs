@@ -10,14 +10,17 @@
 //! The transaction takes an xid only if it cuts pages off (for the AccessExclusive lock). Its messages go out at its end all the
 //! same, as a commit without xid.
 //!
-//! Differences from PostgreSQL: every page is looked at, no page is frozen unasked, and index pages write no records.
+//! Rows of catalogs are held back by one horizon more than those of users' tables: that of the decoders (`catalog_xmin`).
+//!
+//! Differences from PostgreSQL: every page is looked at, no page is frozen unasked, and index pages write no records, nor does
+//! pg_class learn that an index has grown in pages alone.
 
 use pg_types::record::{PruneReason, PruneRecord};
-use pg_types::{Oid, RecordBody, Xid};
+use pg_types::{Oid, RecordBody, RelFileLocator, Xid};
 
 use super::vacuum_traits::VacuumTraits;
 use super::{Backend, Result};
-use crate::catalog::{PageScan, Pruned, RelKind, RelStats, user_locator};
+use crate::catalog::{PageScan, Pruned, RelKind, RelStats, is_system, user_locator};
 
 /// `REL_TRUNCATE_FRACTION`: a sixteenth of the table must be empty at its end, or `REL_TRUNCATE_MINIMUM` pages.
 const TRUNCATE_FRACTION: u32 = 16;
@@ -34,6 +37,10 @@ struct Vacuum {
     rel: Oid,
     /// Its file.
     filenode: u32,
+    /// The same, as records name it.
+    target: RelFileLocator,
+    /// It is a catalog, and records say so.
+    told_catalog: bool,
     /// Everybody before is gone (`OldestXmin`).
     horizon: Xid,
     /// FREEZE.
@@ -47,16 +54,7 @@ struct Vacuum {
 impl Backend<'_> {
     /// VACUUM of one table (or TOAST table), as a transaction of its own that the caller ends. Gives the rows that it removed.
     pub(crate) fn vacuum(&mut self, rel: Oid, freeze: bool) -> Result<u64> {
-        let relation = self.relation(rel)?;
-        let run = Vacuum {
-            rel,
-            filenode: relation.filenode,
-            horizon: self.cluster.oldest_xmin(),
-            freeze,
-            // A TOAST table always has one.
-            indexed: !relation.indexes.is_empty() || relation.kind == RelKind::Toast,
-            traits: VacuumTraits::of(self.cluster.catalog.traits.version),
-        };
+        let run = self.begin_vacuum(rel, freeze)?;
         let (mut removed, mut waiting, mut newest_removed) = (0, Vec::new(), Xid::INVALID);
         for block in 0..self.cluster.catalog.heap(run.filenode).pages() {
             let (dead, horizon) = self.vacuum_page(&run, block)?;
@@ -79,6 +77,23 @@ impl Backend<'_> {
         Ok(removed)
     }
 
+    /// What a VACUUM of this relation is about.
+    fn begin_vacuum(&self, rel: Oid, freeze: bool) -> Result<Vacuum> {
+        let (relation, is_catalog) = (self.relation(rel)?, is_system(rel));
+        let traits = VacuumTraits::of(self.cluster.catalog.traits.version);
+        Ok(Vacuum {
+            rel,
+            filenode: relation.filenode,
+            target: if is_catalog { self.cluster.catalog.catalog_locator(rel) } else { user_locator(relation.filenode) },
+            told_catalog: is_catalog && traits.tells_catalog,
+            horizon: self.cluster.oldest_xmin(is_catalog),
+            freeze,
+            // A TOAST table always has one.
+            indexed: !relation.indexes.is_empty() || relation.kind == RelKind::Toast,
+            traits,
+        })
+    }
+
     /// The first pass over one page: rows removed, and whom that conflicts with.
     fn vacuum_page(&mut self, run: &Vacuum, block: u32) -> Result<(u16, Xid)> {
         let heap = self.cluster.catalog.heap(run.filenode);
@@ -99,7 +114,7 @@ impl Backend<'_> {
     /// The records of a page's first pass: one from 17 on, one for each thing done before.
     fn log_page(&mut self, run: &Vacuum, at: (u32, &PageScan), pruned: Pruned, (freed, frozen): (u16, u16)) -> Result<()> {
         let ((block, scan), traits) = (at, run.traits);
-        let page = PruneRecord { target: user_locator(run.filenode), block, ..PruneRecord::default() };
+        let page = PruneRecord { target: run.target, block, is_catalog: run.told_catalog, ..PruneRecord::default() };
         let Pruned { redirected, dead, unused } = pruned;
         if traits.combined {
             if pruned == Pruned::default() && freed == 0 && frozen == 0 {
@@ -136,8 +151,10 @@ impl Backend<'_> {
     /// Line pointers are given free: nothing conflicts any more, though 13 says it again.
     fn log_unused(&mut self, run: &Vacuum, block: u32, unused: u16, horizon: Xid) -> Result<()> {
         let conflict_horizon = if run.traits.cleanup_conflicts { horizon } else { Xid::INVALID };
-        let (target, reason) = (user_locator(run.filenode), PruneReason::VacuumCleanup);
-        let record = PruneRecord { target, block, conflict_horizon, reason, unused, ..PruneRecord::default() };
+        let (target, reason) = (run.target, PruneReason::VacuumCleanup);
+        // Before 17 this record has no room for it.
+        let is_catalog = run.told_catalog && run.traits.combined;
+        let record = PruneRecord { target, block, conflict_horizon, is_catalog, reason, unused, ..PruneRecord::default() };
         self.insert(&RecordBody::Prune(record))?;
         Ok(())
     }
@@ -151,15 +168,16 @@ impl Backend<'_> {
         }
         let Some(all_frozen) = heap.set_visible(block) else { return Ok(()) };
         let conflict_horizon = if all_frozen { Xid::INVALID } else { scan.newest_inserter };
-        let (target, frozen) = (user_locator(run.filenode), u16::from(all_frozen));
-        self.insert(&RecordBody::Visible(PruneRecord { target, block, conflict_horizon, frozen, ..PruneRecord::default() }))?;
+        let (target, is_catalog, frozen) = (run.target, run.told_catalog, u16::from(all_frozen));
+        let record = PruneRecord { target, block, conflict_horizon, is_catalog, frozen, ..PruneRecord::default() };
+        self.insert(&RecordBody::Visible(record))?;
         Ok(())
     }
 
     /// `lazy_vacuum_heap_rel`: no index points to the dead line pointers any more.
     fn second_pass(&mut self, run: &Vacuum, waiting: &[u32], newest_removed: Xid) -> Result<()> {
         if run.traits.cleanup_info {
-            let (target, reason) = (user_locator(run.filenode), PruneReason::CleanupInfo);
+            let (target, reason) = (run.target, PruneReason::CleanupInfo);
             let record = PruneRecord { target, conflict_horizon: newest_removed, reason, ..PruneRecord::default() };
             self.insert(&RecordBody::Prune(record))?;
         }
@@ -180,7 +198,7 @@ impl Backend<'_> {
             return Ok(());
         }
         self.log_access_exclusive_lock(run.rel)?;
-        let (target, blocks) = (user_locator(run.filenode), pages - empty);
+        let (target, blocks) = (run.target, pages - empty);
         self.insert(&RecordBody::SmgrTruncate { target, blocks, flags: TRUNCATE_ALL_FORKS })?;
         self.cluster.catalog.heap(run.filenode).truncate(blocks);
         Ok(())
@@ -188,8 +206,9 @@ impl Backend<'_> {
 
     /// `vac_update_relstats` of the indexes that were vacuumed and of the table.
     fn tell_pg_class(&mut self, run: &Vacuum, indexes_vacuumed: bool) -> Result<()> {
+        let counted = if is_system(run.rel) { Some(self.size_of(run.rel)?.1) } else { None };
         let heap = self.cluster.catalog.heap(run.filenode);
-        let (pages, tuples) = (heap.pages(), heap.live_rows());
+        let (pages, tuples) = (heap.pages(), counted.unwrap_or_else(|| heap.live_rows()));
         let old_told = heap.told;
         let follows = run.freeze || run.traits.frozen_follows;
         let frozen = if follows { heap.oldest_unfrozen().unwrap_or(run.horizon) } else { old_told.1 };

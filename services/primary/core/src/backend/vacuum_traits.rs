@@ -15,6 +15,8 @@ pub(super) struct VacuumTraits {
     pub(super) freeze_tells_cutoff: bool,
     /// `relfrozenxid` follows the oldest xid that is left, asked or not (15 and later).
     pub(super) frozen_follows: bool,
+    /// Records about rows of catalogs say that they are (16 and later): a conflict ends logical slots of a standby, too.
+    pub(super) tells_catalog: bool,
     /// Few dead line pointers are left alone (14 and later).
     pub(super) bypass: bool,
 }
@@ -27,6 +29,7 @@ const V13: VacuumTraits = VacuumTraits {
     freeze_tells_cutoff: true,
     frozen_follows: false,
     bypass: false,
+    tells_catalog: false,
 };
 
 /// PostgreSQL 14.
@@ -36,7 +39,7 @@ const V14: VacuumTraits = VacuumTraits { cleanup_info: false, cleanup_conflicts:
 const V15: VacuumTraits = VacuumTraits { frozen_follows: true, ..V14 };
 
 /// PostgreSQL 16.
-const V16: VacuumTraits = VacuumTraits { freeze_tells_cutoff: false, ..V15 };
+const V16: VacuumTraits = VacuumTraits { freeze_tells_cutoff: false, tells_catalog: true, ..V15 };
 
 /// PostgreSQL 17 and 18.
 const V17: VacuumTraits = VacuumTraits { combined: true, ..V16 };

@@ -11,11 +11,13 @@
 //!
 //! Cost: placing and killing a row O(log of the page's free line pointers); a VACUUM O(pages + dead rows).
 //!
-//! Difference from PostgreSQL: pages are pruned by VACUUM alone, not when they are read.
+//! Difference from PostgreSQL: a statement reads the pages of the rows that it changes or locks, and no others.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pg_types::{Tid, Xid};
+
+use crate::xact::RowChange;
 
 /// `BLCKSZ` − `SizeOfPageHeaderData`.
 const PAGE_ROOM: u32 = 8192 - 24;
@@ -23,6 +25,8 @@ const PAGE_ROOM: u32 = 8192 - 24;
 const LINE_POINTER: u32 = 4;
 /// `MaxHeapTuplesPerPage`.
 const LINES_MAX: u16 = 291;
+/// `heap_page_prune_opt`: a page with less room is pruned when it is read (a tenth; no table has a fill factor).
+const PRUNE_BELOW: u32 = 8192 / 10;
 /// `SizeofHeapTupleHeader` − `SizeOfHeapHeader`: what a row on a page has more than in a record.
 const HEADER_MORE: u32 = 23 - 5;
 
@@ -35,8 +39,6 @@ struct DeadRow {
     room: u32,
     /// Who deleted it, invalid if its inserter rolled back.
     xmax: Xid,
-    /// Its successor is a heap-only row beside it.
-    hot: bool,
 }
 
 /// What pruning does to line pointers.
@@ -64,9 +66,13 @@ struct Page {
     /// Those that are dead: pruned, but indexes may point to them.
     dead_items: BTreeSet<u16>,
     /// Those that lead to heap-only rows.
-    redirects: Vec<u16>,
-    /// Those of heap-only rows.
-    heap_only: BTreeSet<u16>,
+    redirects: BTreeSet<u16>,
+    /// Those of heap-only rows, each with the one that its chain begins with.
+    heap_only: BTreeMap<u16, u16>,
+    /// Pruning may find something once this xid is gone (`pd_prune_xid`).
+    prune_xid: Xid,
+    /// A new version did not fit beside the old one (`PD_PAGE_FULL`).
+    full: bool,
     /// Rows that are frozen.
     frozen_rows: u16,
     /// Oldest and newest xid that inserted a row, committed, and is not frozen.
@@ -120,8 +126,10 @@ impl Page {
             unused: BTreeSet::new(),
             dead: Vec::new(),
             dead_items: BTreeSet::new(),
-            redirects: Vec::new(),
-            heap_only: BTreeSet::new(),
+            redirects: BTreeSet::new(),
+            heap_only: BTreeMap::new(),
+            prune_xid: Xid::INVALID,
+            full: false,
             frozen_rows: 0,
             inserters: None,
             newest_xid: Xid::INVALID,
@@ -136,26 +144,47 @@ impl Page {
         self.lines.saturating_sub(others as u16)
     }
 
-    /// Prunes one row.
-    fn prune(&mut self, row: DeadRow, pruned: &mut Pruned) {
-        self.free += row.room;
-        if self.heap_only.remove(&row.offset) {
-            self.unused.insert(row.offset);
-            pruned.unused += 1;
-            // The whole chain is dead with its last row.
-            if let Some(root) = self.redirects.pop_if(|_| !row.hot && row.xmax.is_valid()) {
-                self.dead_items.insert(root);
+    /// Prunes rows (`heap_prune_chain`): a chain that has rows left is found through its first line pointer from now on.
+    fn prune(&mut self, gone: &[DeadRow]) -> Pruned {
+        let (mut pruned, mut begun) = (Pruned::default(), BTreeSet::new());
+        for row in gone {
+            self.free += row.room;
+            if let Some(first) = self.heap_only.remove(&row.offset) {
+                self.unused.insert(row.offset);
+                pruned.unused += 1;
+                // One that was rolled back was the last of its chain.
+                begun.extend(Some(first).filter(|_| row.xmax.is_valid()));
+            } else {
+                self.free = self.free.saturating_sub(LINE_POINTER);
+                begun.insert(row.offset);
+            }
+        }
+        for first in begun {
+            if self.heap_only.values().any(|of| *of == first) {
+                self.redirects.insert(first);
+                pruned.redirected += 1;
+            } else {
+                self.redirects.remove(&first);
+                self.dead_items.insert(first);
                 pruned.dead += 1;
             }
-            return;
         }
-        self.free = self.free.saturating_sub(LINE_POINTER);
-        if row.hot {
-            self.redirects.push(row.offset);
-            pruned.redirected += 1;
-        } else {
-            self.dead_items.insert(row.offset);
-            pruned.dead += 1;
+        self.full = false;
+        self.prune_xid = self.dead.iter().map(|row| row.xmax).filter(|xid| xid.is_valid()).reduce(older).unwrap_or_default();
+        pruned
+    }
+
+    /// Whether reading it prunes it, if everybody before `horizon` is gone (`heap_page_prune_opt`).
+    fn wants_pruning(&self, horizon: Xid) -> bool {
+        let line_pointers = LINE_POINTER * (self.unused.len() as u32 + 1);
+        let short_of_room = self.full || self.free.saturating_sub(line_pointers) < PRUNE_BELOW;
+        self.prune_xid.is_valid() && self.prune_xid.precedes(horizon) && short_of_room
+    }
+
+    /// Pruning may find something once this xid is gone (`PageSetPrunable`).
+    fn note_prunable(&mut self, xid: Xid) {
+        if xid.is_normal() {
+            self.prune_xid = if self.prune_xid.is_valid() { older(self.prune_xid, xid) } else { xid };
         }
     }
 
@@ -186,10 +215,11 @@ fn newer(a: Xid, b: Xid) -> Xid {
 }
 
 impl HeapFile {
-    /// A heap whose first `full` pages have no room: what was there before the log began.
+    /// A heap whose first `full` pages have no room: what was there before the log began, and was frozen (`initdb` does so).
     #[must_use]
     pub fn with_full_pages(full: usize) -> HeapFile {
-        HeapFile { pages: vec![Page::with(0); full], ..HeapFile::default() }
+        let frozen = Page { all_visible: true, all_frozen: true, ..Page::with(0) };
+        HeapFile { pages: vec![frozen; full], told: (full as u32, Xid::INVALID), ..HeapFile::default() }
     }
 
     /// Places a row of which a record has `record_len` bytes into a page that VACUUM found room on, else the last page or a new
@@ -212,7 +242,8 @@ impl HeapFile {
     /// Places a new version beside the old one, if its page has room.
     pub fn place_beside(&mut self, old: Tid, record_len: u32) -> Option<Tid> {
         let (index, need) = (old.block as usize, on_page(record_len));
-        let page = self.pages.get(index)?;
+        let page = self.pages.get_mut(index)?;
+        page.full |= !page.fits(need);
         page.fits(need).then(|| self.take(index, need).0)
     }
 
@@ -220,6 +251,18 @@ impl HeapFile {
     #[must_use]
     pub fn pages(&self) -> u32 {
         self.pages.len() as u32
+    }
+
+    /// A transaction put a row into the heap, marked one deleted, or both.
+    pub(crate) fn touch_row(&mut self, change: &RowChange) {
+        [change.at_commit, change.at_abort].into_iter().flatten().for_each(|tid| self.touch(tid, change.xid));
+        let Some(old) = change.at_abort else { return };
+        if let Some(new) = change.at_commit.filter(|_| change.hot) {
+            self.note_heap_only(old, new);
+        }
+        if let Some(page) = self.pages.get_mut(old.block as usize) {
+            page.note_prunable(change.xid);
+        }
     }
 
     /// A transaction put a row here, or marked one deleted.
@@ -237,18 +280,19 @@ impl HeapFile {
         }
     }
 
-    /// A row that no index points to came.
-    pub(crate) fn note_heap_only(&mut self, tid: Tid) {
-        if let Some(page) = self.pages.get_mut(tid.block as usize) {
-            page.heap_only.insert(tid.offset);
+    /// A new version that no index points to came beside the old one.
+    fn note_heap_only(&mut self, old: Tid, new: Tid) {
+        if let Some(page) = self.pages.get_mut(new.block as usize) {
+            let first = page.heap_only.get(&old.offset).copied().unwrap_or(old.offset);
+            page.heap_only.insert(new.offset, first);
         }
     }
 
-    /// A row is dead for good: its deleter committed, or (`xmax` invalid) its inserter rolled back. `hot` says that its successor
-    /// is a heap-only row beside it.
-    pub(crate) fn kill(&mut self, tid: Tid, record_len: u32, xmax: Xid, hot: bool) {
+    /// A row is dead for good: its deleter committed, or (`xmax` invalid) its inserter rolled back.
+    pub(crate) fn kill(&mut self, tid: Tid, record_len: u32, xmax: Xid) {
         if let Some(page) = self.pages.get_mut(tid.block as usize) {
-            page.dead.push(DeadRow { offset: tid.offset, room: on_page(record_len), xmax, hot });
+            page.dead.push(DeadRow { offset: tid.offset, room: on_page(record_len), xmax });
+            page.note_prunable(xmax);
         }
     }
 
@@ -277,17 +321,32 @@ impl HeapFile {
         scan
     }
 
-    /// Removes removable rows.
+    /// Removes removable rows, as VACUUM does: what there is room for may come to this page.
     pub(crate) fn prune(&mut self, block: u32, horizon: Xid) -> Pruned {
-        let mut pruned = Pruned::default();
-        let Some(page) = self.pages.get_mut(block as usize) else { return pruned };
+        let pruned = self.prune_page(block, horizon);
+        if pruned != Pruned::default() {
+            self.with_room.insert(block);
+        }
+        pruned
+    }
+
+    /// A page is read: if it is short of room, what is removable goes (`heap_page_prune_opt`). Gives what pruning did and the newest
+    /// deleter among the rows that went.
+    pub(crate) fn prune_on_access(&mut self, block: u32, horizon: Xid) -> Option<(Pruned, Xid)> {
+        self.pages.get(block as usize).filter(|page| page.wants_pruning(horizon))?;
+        let conflict_horizon = self.scan(block, horizon).conflict_horizon;
+        Some((self.prune_page(block, horizon), conflict_horizon)).filter(|(pruned, _)| *pruned != Pruned::default())
+    }
+
+    /// Removes a page's removable rows.
+    fn prune_page(&mut self, block: u32, horizon: Xid) -> Pruned {
+        let Some(page) = self.pages.get_mut(block as usize) else { return Pruned::default() };
         let (gone, rest) =
             std::mem::take(&mut page.dead).into_iter().partition::<Vec<DeadRow>, _>(|row| removable(row, horizon));
         page.dead = rest;
-        gone.into_iter().for_each(|row| page.prune(row, &mut pruned));
+        let pruned = page.prune(&gone);
         if pruned != Pruned::default() {
             page.frozen_rows = page.frozen_rows.min(page.live());
-            self.with_room.insert(block);
         }
         pruned
     }
@@ -328,7 +387,8 @@ impl HeapFile {
         self.pages
             .iter()
             .rev()
-            .take_while(|page| page.live() == 0 && page.dead.is_empty() && page.dead_items.is_empty())
+            // One without a free byte is full of rows that were there before the log began.
+            .take_while(|page| page.free > 0 && page.live() == 0 && page.dead.is_empty() && page.dead_items.is_empty())
             .count() as u32
     }
 
@@ -390,9 +450,9 @@ mod tests {
         let mut heap = HeapFile::default();
         let rows: Vec<Tid> = (0..50).map(|_| heap.place(158).0).collect();
         rows.iter().for_each(|tid| heap.touch(*tid, Xid(700)));
-        heap.kill(rows[3], 158, Xid(710), false);
-        heap.kill(rows[4], 158, Xid(720), false);
-        heap.kill(rows[5], 158, Xid::INVALID, false);
+        heap.kill(rows[3], 158, Xid(710));
+        heap.kill(rows[4], 158, Xid(720));
+        heap.kill(rows[5], 158, Xid::INVALID);
         let scan = heap.scan(0, Xid(715));
         assert_eq!((scan.removable, scan.conflict_horizon), (2, Xid(710)), "710 is gone, 720 is not, and one rolled back");
         assert_eq!(heap.prune(0, Xid(715)), Pruned { dead: 2, ..Pruned::default() });
@@ -410,8 +470,8 @@ mod tests {
         let mut row = root;
         for xid in 700..703 {
             let next = heap.place_beside(row, 40).expect("room for it");
-            heap.note_heap_only(next);
-            heap.kill(row, 40, Xid(xid), true);
+            heap.note_heap_only(row, next);
+            heap.kill(row, 40, Xid(xid));
             row = next;
         }
         let pruned = heap.prune(0, Xid(710));
@@ -421,9 +481,39 @@ mod tests {
             "the root leads to the last row, those between are free"
         );
         assert_eq!(heap.live_rows(), 1);
-        heap.kill(row, 40, Xid(704), false);
+        heap.kill(row, 40, Xid(704));
         assert_eq!(heap.prune(0, Xid(710)), Pruned { redirected: 0, dead: 1, unused: 1 }, "the root is dead with the chain");
         assert_eq!((heap.reclaim(0), heap.live_rows(), heap.empty_at_end()), (1, 0, 1));
+    }
+
+    #[test]
+    fn a_page_that_is_short_of_room_is_pruned_when_it_is_read() {
+        let mut heap = HeapFile::default();
+        let rows: Vec<Tid> = (0..41).map(|_| heap.place(158).0).collect();
+        let hot = |heap: &mut HeapFile, row: Tid, xid: u32| {
+            let next = heap.place_beside(row, 158)?;
+            heap.note_heap_only(row, next);
+            heap.kill(row, 158, Xid(xid));
+            Some(next)
+        };
+        assert_eq!(heap.prune_on_access(0, Xid(900)), None, "nothing is dead");
+        let second = hot(&mut heap, rows[7], 700).expect("room for it");
+        assert_eq!(heap.prune_on_access(0, Xid(700)), None, "700 may be seen as running");
+        let once = Pruned { redirected: 1, ..Pruned::default() };
+        assert_eq!(heap.prune_on_access(0, Xid(701)), Some((once, Xid(700))));
+        hot(&mut heap, second, 701).expect("room for it");
+        let again = Pruned { redirected: 1, unused: 1, ..Pruned::default() };
+        assert_eq!(
+            heap.prune_on_access(0, Xid(702)),
+            Some((again, Xid(701))),
+            "the line pointer leads on to the third version"
+        );
+        heap.kill(rows[8], 158, Xid(702));
+        heap.kill(rows[9], 158, Xid(703));
+        assert_eq!(heap.prune_on_access(0, Xid(704)).map(|(pruned, _)| pruned.dead), Some(2));
+        heap.kill(rows[12], 158, Xid(704));
+        assert_eq!(heap.prune_on_access(0, Xid(800)), None, "there is room enough");
+        assert_eq!(heap.place(158).0.block, 0, "it is the last page");
     }
 
     #[test]

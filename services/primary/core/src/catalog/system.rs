@@ -4,14 +4,14 @@
 //! A mapped catalog's file is not in pg_class but in the relation map. The relcache init file has the catalogs with syscaches and
 //! the indexes that those use: a message about one of them makes the file go.
 //!
-//! Differences from PostgreSQL: only catalogs without TOAST table are here; of the others rows change, but they cannot be written
-//! anew.
+//! Differences from PostgreSQL: only these catalogs are here; of the others rows change, but they cannot be vacuumed or written
+//! anew, nor can one that has a TOAST table be written anew.
 
 use pg_types::{CommandId, Oid, Xid, catalog};
 
 use super::{
-    Attribute, Catalog, CatalogTuple, Datum, IndexInfo, OnCommit, PG_CATALOG, RelKind, RelStats, Relation, ReplicaIdentity,
-    StoredTuple,
+    Attribute, Catalog, CatalogTuple, Datum, HeapFile, IndexInfo, OnCommit, PG_CATALOG, RelKind, RelStats, Relation,
+    ReplicaIdentity, StoredTuple,
 };
 
 /// An index of a catalog.
@@ -34,6 +34,8 @@ struct SystemCatalog {
     columns: [u16; 6],
     /// Its indexes, in the order of their oids.
     indexes: &'static [SystemIndex],
+    /// Its TOAST table.
+    toast: Option<u32>,
 }
 
 /// An index.
@@ -41,8 +43,8 @@ const fn index(oid: u32, name: &'static str, syscache: bool) -> SystemIndex {
     SystemIndex { oid, name, syscache }
 }
 
-/// Catalogs that can be written anew.
-const SYSTEM: [SystemCatalog; 4] = [
+/// Catalogs that can be vacuumed.
+const SYSTEM: [SystemCatalog; 5] = [
     SystemCatalog {
         oid: catalog::CLASS,
         name: "pg_class",
@@ -52,24 +54,35 @@ const SYSTEM: [SystemCatalog; 4] = [
             index(2663, "pg_class_relname_nsp_index", true),
             index(3455, "pg_class_tblspc_relfilenode_index", false),
         ],
+        toast: None,
     },
     SystemCatalog {
         oid: catalog::ATTRIBUTE,
         name: "pg_attribute",
         columns: [25, 26, 26, 26, 26, 25],
         indexes: &[index(2658, "pg_attribute_relid_attnam_index", true), index(2659, "pg_attribute_relid_attnum_index", true)],
+        toast: None,
+    },
+    SystemCatalog {
+        oid: catalog::TYPE,
+        name: "pg_type",
+        columns: [31, 32, 32, 32, 32, 32],
+        indexes: &[index(2703, "pg_type_oid_index", true), index(2704, "pg_type_typname_nsp_index", true)],
+        toast: Some(4171),
     },
     SystemCatalog {
         oid: catalog::DEPEND,
         name: "pg_depend",
         columns: [7; 6],
         indexes: &[index(2673, "pg_depend_depender_index", false), index(2674, "pg_depend_reference_index", false)],
+        toast: None,
     },
     SystemCatalog {
         oid: catalog::PUBLICATION,
         name: "pg_publication",
         columns: [9, 9, 9, 9, 9, 10],
         indexes: &[index(6110, "pg_publication_oid_index", true), index(6111, "pg_publication_pubname_index", true)],
+        toast: None,
     },
 ];
 
@@ -110,7 +123,17 @@ impl Catalog {
                 let info = IndexInfo { table: system.oid, unique: true, ..IndexInfo::default() };
                 self.add_system_relation(Oid(index.oid), index.name, RelKind::Index, Vec::new(), Vec::new(), Some(info));
             }
+            if let Some(toast) = system.toast.map(Oid) {
+                let name = format!("pg_toast_{}", system.oid);
+                self.add_system_relation(toast, &name, RelKind::Toast, Vec::new(), Vec::new(), None);
+                self.heaps.insert(toast.0, HeapFile::default());
+            }
         }
+    }
+
+    /// The TOAST table of a catalog that has one.
+    pub(super) fn toast_of(catalog: Oid) -> Option<Oid> {
+        SYSTEM.iter().find(|system| system.oid == catalog)?.toast.map(Oid)
     }
 
     /// One relation with its row.
@@ -142,7 +165,7 @@ impl Catalog {
             on_commit: OnCommit::default(),
             kind,
             filenode: oid.0,
-            toast: None,
+            toast: Catalog::toast_of(oid),
             stats: RelStats { pages: 0, tuples: Some(0), has_index: !indexes.is_empty() },
             indexes,
             partitions: Vec::new(),

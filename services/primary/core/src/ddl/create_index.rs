@@ -302,7 +302,7 @@ impl Backend<'_> {
     }
 
     /// Pages and rows of a table.
-    pub(super) fn size_of(&mut self, table: Oid) -> Result<(u32, u64)> {
+    pub(crate) fn size_of(&mut self, table: Oid) -> Result<(u32, u64)> {
         let filenode = self.relation(table)?.filenode;
         let pages = self.cluster.catalog.heap(filenode).pages();
         let tuples = if is_system(table) {

@@ -15,6 +15,7 @@ use super::dependency::DropBehavior;
 use super::heap::NewRelation;
 use crate::backend::{Backend, Result, StatementError};
 use crate::catalog::{Attribute, Datum, DependencyType, ObjectAddress, RelKind, RelStats, is_mapped, is_system, user_locator};
+use crate::xact::Told;
 
 /// What happens to TOAST tables when files are swapped.
 #[derive(Clone, Copy, PartialEq)]
@@ -163,6 +164,7 @@ impl Backend<'_> {
     /// `finish_heap_swap`: files are swapped, indexes built, the transient table goes; its TOAST table that stayed gets its name.
     pub(super) fn finish_heap_swap(&mut self, table: Oid, transient: Oid, toast: SwapToast) -> Result<()> {
         self.swap_relation_files(table, transient, toast)?;
+        self.tell(self.relation(table)?.filenode, Told::Readers);
         self.command_counter_increment()?;
         self.reindex_relation(table)?;
         if table == catalog::CLASS {
@@ -275,6 +277,12 @@ impl Backend<'_> {
     pub(crate) fn cluster_relation(&mut self, table: Oid, index: Option<Oid>) -> Result<()> {
         if !matches!(self.relation(table)?.kind, RelKind::Table | RelKind::MaterializedView) {
             return Err(StatementError::Refused(format!("'{}' is no plain table", self.relation(table)?.name)));
+        }
+        if is_system(table) && self.relation(table)?.toast.is_some() {
+            let name = &self.relation(table)?.name;
+            return Err(StatementError::Refused(format!(
+                "'{name}' has a TOAST table: VACUUM FULL of such a catalog is not modelled"
+            )));
         }
         self.log_access_exclusive_lock(table)?;
         if let Some(index) = index {

@@ -13,6 +13,7 @@ use pg_types::{Oid, RecordBody, catalog};
 
 use crate::backend::{Backend, Result, StatementError};
 use crate::catalog::{DATABASE, Datum, DependencyType, ObjectAddress, RelKind, is_mapped, user_locator};
+use crate::xact::Told;
 
 /// What TRUNCATE is told besides its tables.
 #[derive(Clone, Copy, Debug, Default)]
@@ -158,8 +159,13 @@ impl Backend<'_> {
         let target = user_locator(filenode);
         self.insert(&RecordBody::SmgrTruncate { target, blocks: 0, flags: ALL_FORKS })?;
         self.cluster.catalog.empty_file(filenode);
-        self.xact.level().rows.retain(|row| row.filenode != filenode);
+        self.tell(filenode, Told::Decoders);
         Ok(())
+    }
+
+    /// Who is told of all rows of a file that this subtransaction changed so far.
+    pub(super) fn tell(&mut self, filenode: u32, told: Told) {
+        self.xact.level().rows.iter_mut().filter(|row| row.filenode == filenode).for_each(|row| row.told = told);
     }
 
     /// REINDEX of a table or of one index. The table is not locked against reading.

@@ -6,13 +6,15 @@ mod on_conflict;
 pub(crate) mod row_lock;
 mod toast;
 
-use pg_types::record::{HeapDelete, HeapInsert, HeapLock, HeapMultiInsert, HeapUpdate, LogicalMessageRecord};
+use pg_types::record::{
+    HeapDelete, HeapInsert, HeapLock, HeapMultiInsert, HeapUpdate, LogicalMessageRecord, PruneReason, PruneRecord,
+};
 use pg_types::{Oid, RecordBody, Tid, Xid};
 
 use crate::backend::{Backend, Result, StatementError};
-use crate::catalog::{DATABASE, RelKind, user_locator};
+use crate::catalog::{DATABASE, Pruned, RelKind, user_locator};
 use crate::rng::{Rng, uniform};
-use crate::xact::RowChange;
+use crate::xact::{RowChange, Told};
 use row_lock::RowLock;
 
 /// `MAX_BUFFERED_TUPLES`: so many rows COPY collects before it inserts them page by page.
@@ -71,13 +73,34 @@ impl Backend<'_> {
         let (filenode, _) = self.heap_of(table)?;
         self.xact.command_id_used = true;
         for done in 0..rows {
-            let Some(old_tid) = self.cluster.catalog.rows(filenode).take(uniform(rng, 0, u64::MAX)) else { return Ok(done) };
+            let Some(old_tid) = self.take_row(filenode, rng)? else { return Ok(done) };
             if self.cluster.toasted.contains_key(&(filenode, old_tid)) {
                 self.lock_old_row(filenode, old_tid)?;
             }
             self.update_row(table, old_tid, Xid::INVALID)?;
         }
         Ok(rows)
+    }
+
+    /// A row drawn at random, if there is one to be seen, that nobody else can take before the transaction ends. Its page is pruned
+    /// first if it is short of room.
+    fn take_row(&mut self, filenode: u32, rng: &mut dyn Rng) -> Result<Option<Tid>> {
+        let Some(tid) = self.cluster.catalog.rows(filenode).take(uniform(rng, 0, u64::MAX)) else { return Ok(None) };
+        self.prune_on_access(filenode, tid.block)?;
+        Ok(Some(tid))
+    }
+
+    /// `heap_page_prune_opt`.
+    fn prune_on_access(&mut self, filenode: u32, block: u32) -> Result<()> {
+        let horizon = self.cluster.oldest_xmin(false);
+        if let Some((pruned, conflict_horizon)) = self.cluster.catalog.heap(filenode).prune_on_access(block, horizon) {
+            let Pruned { redirected, dead, unused } = pruned;
+            let (target, reason) = (user_locator(filenode), PruneReason::OnAccess);
+            let record =
+                PruneRecord { target, block, conflict_horizon, reason, redirected, dead, unused, ..PruneRecord::default() };
+            self.insert(&RecordBody::Prune(record))?;
+        }
+        Ok(())
     }
 
     /// The old row is locked while its page is left alone: for a new version on another page, or to store a value outside.
@@ -124,6 +147,7 @@ impl Backend<'_> {
             hot: beside.is_some(),
             at_commit: Some(new_tid),
             at_abort: Some(old_tid),
+            told: Told::Everybody,
         });
         Ok(new_tid)
     }
@@ -134,12 +158,21 @@ impl Backend<'_> {
         self.xact.command_id_used = true;
         let keyed = !self.relation(table)?.indexes.is_empty();
         for done in 0..rows {
-            let Some(tid) = self.cluster.catalog.rows(filenode).take(uniform(rng, 0, u64::MAX)) else { return Ok(done) };
+            let Some(tid) = self.take_row(filenode, rng)? else { return Ok(done) };
             let xmax = self.xid()?;
             let old = if keyed { pg_types::record::OldTuple::Key } else { pg_types::record::OldTuple::None };
             let delete = HeapDelete { target: user_locator(filenode), tid, xmax, old, ..HeapDelete::default() };
             self.log(&RecordBody::Delete(delete))?;
-            self.note_row(RowChange { filenode, len: tuple_len, xid: xmax, hot: false, at_commit: None, at_abort: Some(tid) });
+            let (at_commit, at_abort) = (None, Some(tid));
+            self.note_row(RowChange {
+                filenode,
+                len: tuple_len,
+                xid: xmax,
+                hot: false,
+                at_commit,
+                at_abort,
+                told: Told::Everybody,
+            });
             self.delete_datum(table, tid)?;
         }
         Ok(rows)
@@ -160,16 +193,20 @@ impl Backend<'_> {
     pub(crate) fn note_insert(&mut self, filenode: u32, len: u32, tid: Tid) {
         self.cluster.catalog.rows(filenode).count += 1;
         let xid = self.xact.current_xid();
-        self.note_row(RowChange { filenode, len, xid, hot: false, at_commit: Some(tid), at_abort: None });
+        self.note_row(RowChange {
+            filenode,
+            len,
+            xid,
+            hot: false,
+            at_commit: Some(tid),
+            at_abort: None,
+            told: Told::Everybody,
+        });
     }
 
     /// A changed row: its pages are touched, and what becomes of it is known at the end.
     fn note_row(&mut self, change: RowChange) {
-        let heap = self.cluster.catalog.heap(change.filenode);
-        [change.at_commit, change.at_abort].into_iter().flatten().for_each(|tid| heap.touch(tid, change.xid));
-        if let Some(tid) = change.at_commit.filter(|_| change.hot) {
-            heap.note_heap_only(tid);
-        }
+        self.cluster.catalog.heap(change.filenode).touch_row(&change);
         self.xact.level().rows.push(change);
     }
 

@@ -7,7 +7,7 @@ use pg_types::{Oid, RecordBody, Tid};
 
 use crate::backend::{Backend, Result, StatementError};
 use crate::catalog::user_locator;
-use crate::rng::{Rng, uniform};
+use crate::rng::Rng;
 
 impl Backend<'_> {
     /// Inserts `rows` rows, of which `conflicts` are there already (fewer if fewer are to be seen; the others are new then).
@@ -23,8 +23,7 @@ impl Backend<'_> {
         self.xact.command_id_used = true;
         let mut updated = 0;
         for row in 0..rows {
-            let there =
-                if row < conflicts { self.cluster.catalog.rows(filenode).take(uniform(rng, 0, u64::MAX)) } else { None };
+            let there = if row < conflicts { self.take_row(filenode, rng)? } else { None };
             match there {
                 Some(tid) => {
                     self.update_locked(table, tid)?;

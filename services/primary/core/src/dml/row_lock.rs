@@ -8,7 +8,7 @@ use pg_types::{Oid, RecordBody};
 
 use crate::backend::{Backend, Result};
 use crate::catalog::user_locator;
-use crate::rng::{Rng, uniform};
+use crate::rng::Rng;
 
 /// `XLHL_XMAX_LOCK_ONLY`.
 const LOCK_ONLY: u8 = 0x02;
@@ -62,7 +62,7 @@ impl Backend<'_> {
         let (filenode, _) = self.heap_of(table)?;
         self.xact.command_id_used = true;
         for done in 0..rows {
-            let Some(tid) = self.cluster.catalog.rows(filenode).take(uniform(rng, 0, u64::MAX)) else { return Ok(done) };
+            let Some(tid) = self.take_row(filenode, rng)? else { return Ok(done) };
             let xmax = self.xid()?;
             let record = HeapLock { target: user_locator(filenode), tid, xmax, infobits: lock.infobits() };
             self.log(&RecordBody::Lock(record))?;

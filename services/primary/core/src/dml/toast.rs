@@ -10,8 +10,8 @@ use pg_types::{Oid, RecordBody, Tid, Xid};
 
 use crate::backend::{Backend, Result, StatementError};
 use crate::catalog::user_locator;
-use crate::rng::{Rng, uniform};
-use crate::xact::RowChange;
+use crate::rng::Rng;
+use crate::xact::{RowChange, Told};
 
 /// `TOAST_MAX_CHUNK_SIZE`.
 const CHUNK_BYTES: u64 = 1996;
@@ -41,7 +41,7 @@ impl Backend<'_> {
         let (filenode, _) = self.heap_of(table)?;
         self.xact.command_id_used = true;
         for done in 0..rows {
-            let Some(tid) = self.cluster.catalog.rows(filenode).take(uniform(rng, 0, u64::MAX)) else { return Ok(done) };
+            let Some(tid) = self.take_row(filenode, rng)? else { return Ok(done) };
             self.lock_old_row(filenode, tid)?;
             let chunks = self.save_datum(table, bytes)?;
             self.delete_datum(table, tid)?;
@@ -83,7 +83,16 @@ impl Backend<'_> {
             let delete = HeapDelete { target: user_locator(toast_file), tid, xmax, ..HeapDelete::default() };
             self.log(&RecordBody::Delete(delete))?;
             let len = CHUNK_BYTES as u32 + CHUNK_ROW_MORE;
-            self.note_row(RowChange { filenode: toast_file, len, xid: xmax, hot: false, at_commit: None, at_abort: Some(tid) });
+            let (at_commit, at_abort) = (None, Some(tid));
+            self.note_row(RowChange {
+                filenode: toast_file,
+                len,
+                xid: xmax,
+                hot: false,
+                at_commit,
+                at_abort,
+                told: Told::Everybody,
+            });
         }
         Ok(())
     }

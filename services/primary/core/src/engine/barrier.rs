@@ -67,6 +67,7 @@ impl Engine {
     /// VACUUM heeds the oldest of what the scenario's consumers and others need.
     pub(super) fn feed_horizon(&mut self) {
         self.cluster.consumers_xmin = oldest(self.told_xmin, self.consumers.xmin());
+        self.cluster.consumers_catalog_xmin = oldest(self.told_catalog_xmin, self.consumers.catalog_xmin());
     }
 
     /// Tells where consumers are: to VACUUM, and in the summary.

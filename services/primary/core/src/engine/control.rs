@@ -12,7 +12,7 @@ use super::{CountingSink, named};
 use crate::backend::{Backend, Ended, StatementError};
 use crate::error::PrimaryError;
 use crate::scenario::{FinishPrepared, StatementPlan, VacuumPlan};
-use crate::xact::{RowChange, Transaction};
+use crate::xact::{RowChange, Told, Transaction};
 
 impl Running {
     /// A statement that is not part of a transaction. `name` is that of the prepared transaction, if it is about one.
@@ -179,7 +179,7 @@ impl Context<'_> {
 /// Rows by file.
 fn counted(rows: &[RowChange]) -> BTreeMap<u32, RowCounts> {
     let mut counts: BTreeMap<u32, RowCounts> = BTreeMap::new();
-    for row in rows {
+    for row in rows.iter().filter(|row| row.told != Told::Readers) {
         let count = counts.entry(row.filenode).or_default();
         match (row.at_commit, row.at_abort) {
             (Some(_), Some(_)) => count.updated += 1,

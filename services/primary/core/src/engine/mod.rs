@@ -123,6 +123,8 @@ pub struct Engine {
     barriers_wanted: bool,
     /// The oldest xid that others than the plan's consumers need; invalid if none.
     told_xmin: Xid,
+    /// The same for rows of catalogs.
+    told_catalog_xmin: Xid,
     /// Faults that have happened.
     faults_done: usize,
     /// The server stops, and this session is the next to end.
@@ -194,6 +196,7 @@ impl Engine {
             consumers: Consumers::new(&plan.consumers),
             barriers_wanted: false,
             told_xmin: Xid::INVALID,
+            told_catalog_xmin: Xid::INVALID,
             faults_done: 0,
             stopping: None,
             full_disk: None,
@@ -253,6 +256,12 @@ impl Engine {
     /// at barriers. The scenario's own consumers are known without.
     pub fn set_horizon(&mut self, xmin: Xid) {
         self.told_xmin = xmin;
+        self.feed_horizon();
+    }
+
+    /// The same of consumers that need rows of catalogs alone, as decoders do.
+    pub fn set_catalog_horizon(&mut self, catalog_xmin: Xid) {
+        self.told_catalog_xmin = catalog_xmin;
         self.feed_horizon();
     }
 

@@ -59,7 +59,8 @@ pub struct TransactionTruth {
     pub commands: u32,
     /// Its records.
     pub records: u64,
-    /// Rows of user tables that its commit made visible, by file number.
+    /// Rows of user tables that it changed, by file number, as decoders are told: those that a TRUNCATE of the same
+    /// transaction took away again, too, but not those of a table that was written anew.
     pub rows: BTreeMap<u32, RowCounts>,
     /// What it did, a sentence a statement.
     pub did: Vec<String>,
