@@ -196,6 +196,13 @@ impl Backend<'_> {
         Ok(())
     }
 
+    /// `CacheInvalidateHeapTuple` of a row that did not change.
+    pub(crate) fn invalidate_row(&mut self, id: TupleId) -> Result<()> {
+        let row = self.stored(id)?;
+        self.invalidate_heap_tuple(&row.tuple, None);
+        Ok(())
+    }
+
     /// `CacheInvalidateRelcache`: a relcache entry must go although no row of its changed. The command id counts as used, so
     /// that the command's end logs the message.
     pub(crate) fn invalidate_relcache(&mut self, rel: Oid) {

@@ -65,6 +65,8 @@ pub(crate) struct Cluster {
     pub(crate) toasted: BTreeMap<(u32, Tid), Vec<Tid>>,
     /// Values of sequences that are reserved in the log and not given yet.
     pub(crate) sequence_values: BTreeMap<Oid, u64>,
+    /// `AutoVacuumingActive`.
+    pub(crate) autovacuum: bool,
     /// pg_statistic rows by table and column.
     pub(crate) statistics: BTreeMap<(Oid, i16), TupleId>,
     /// The oldest xid that consumers of the log still need to see as running; invalid if they need none.
@@ -124,6 +126,7 @@ impl Cluster {
             twophase: TwoPhaseState::default(),
             toasted: BTreeMap::new(),
             sequence_values: BTreeMap::new(),
+            autovacuum: true,
             statistics: BTreeMap::new(),
             consumers_xmin: Xid::INVALID,
             consumers_catalog_xmin: Xid::INVALID,

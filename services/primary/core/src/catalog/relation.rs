@@ -125,6 +125,8 @@ pub struct Constraint {
     pub kind: u8,
     /// The column.
     pub attnum: i16,
+    /// All rows are known to fulfil it (`convalidated`).
+    pub valid: bool,
 }
 
 /// A trigger that a user made.
@@ -134,6 +136,8 @@ pub struct Trigger {
     pub oid: Oid,
     /// Its name.
     pub name: Arc<str>,
+    /// It fires (`tgenabled`).
+    pub enabled: bool,
 }
 
 /// `relreplident`.

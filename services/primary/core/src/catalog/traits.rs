@@ -22,6 +22,8 @@ pub struct CatalogTraits {
     pub catalog_multi_insert: bool,
     /// TOAST tables and sequences have a row type in pg_type (13 and before).
     pub rowtype_for_toast_and_sequence: bool,
+    /// A dropped column of a table that is written anew depends on no type, which is a row of pg_depend all the same (13 and before).
+    pub dropped_columns_depend: bool,
     /// NOT NULL has a pg_constraint row (18 and later).
     pub not_null_constraints: bool,
     /// ADD CONSTRAINT locks all partitions ahead (18 and later), not each table's when its parent is done.
@@ -36,10 +38,14 @@ pub struct CatalogTraits {
     pub matview_filled_by_refresh: bool,
     /// Values of an enum go into one record (16 and later).
     pub enum_multi_insert: bool,
+    /// A statistics object has a row of data from the beginning (14 and before), not from ANALYZE on.
+    pub statistics_data_at_once: bool,
     /// A publication can be for the tables of a schema (15 and later).
     pub publication_schemas: bool,
     /// A publication's new name gives relsync messages (18 and later).
     pub relsync_messages: bool,
+    /// An index that is built counts its table only where autovacuum is on (18 and later).
+    pub index_build_heeds_autovacuum: bool,
     /// Records of in-place updates carry the messages (18 and later).
     pub inplace_messages: bool,
     /// Statistics entries are dropped by commit and abort records (15 and later).
@@ -64,6 +70,7 @@ const V13: CatalogTraits = CatalogTraits {
     message_order: MessageOrder::NewestChunkFirst,
     catalog_multi_insert: false,
     rowtype_for_toast_and_sequence: true,
+    dropped_columns_depend: true,
     not_null_constraints: false,
     constraint_locks_partitions: false,
     foreign_key_triggers_of_parents: false,
@@ -71,8 +78,10 @@ const V13: CatalogTraits = CatalogTraits {
     rule_depends_on_view: true,
     matview_filled_by_refresh: false,
     enum_multi_insert: false,
+    statistics_data_at_once: true,
     publication_schemas: false,
     relsync_messages: false,
+    index_build_heeds_autovacuum: false,
     inplace_messages: false,
     dropped_stats: false,
     checkpoint_redo: false,
@@ -90,6 +99,7 @@ const V14: CatalogTraits = CatalogTraits {
     catalog_multi_insert: true,
     detach_locks_partition: true,
     rowtype_for_toast_and_sequence: false,
+    dropped_columns_depend: false,
     ..V13
 };
 
@@ -99,6 +109,7 @@ const V15: CatalogTraits = CatalogTraits {
     message_order: MessageOrder::OldestFirst,
     dropped_stats: true,
     publication_schemas: true,
+    statistics_data_at_once: false,
     foreign_key_triggers_of_parents: true,
     ..V14
 };
@@ -127,6 +138,7 @@ const V18: CatalogTraits = CatalogTraits {
     version: PgVersion::V18,
     not_null_constraints: true,
     constraint_locks_partitions: true,
+    index_build_heeds_autovacuum: true,
     inplace_messages: true,
     relsync_messages: true,
     ..V17

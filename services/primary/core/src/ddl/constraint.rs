@@ -8,7 +8,7 @@ use pg_types::{Oid, catalog};
 use super::dependency::DropBehavior;
 use super::rows;
 use crate::backend::{Backend, Result, StatementError};
-use crate::catalog::{Constraint, DependencyType, ObjectAddress};
+use crate::catalog::{Constraint, Datum, DependencyType, ObjectAddress};
 
 impl Backend<'_> {
     /// ADD PRIMARY KEY, whose column becomes NOT NULL first.
@@ -66,9 +66,7 @@ impl Backend<'_> {
     /// DROP CONSTRAINT. Parts of a key or foreign key in partitions depend on it; a check constraint's are dropped after it.
     pub(crate) fn drop_constraint(&mut self, table: Oid, name: &str, behavior: DropBehavior) -> Result<()> {
         self.lock_with_partitions(table)?;
-        let relation = self.relation(table)?;
-        let refused = || StatementError::Refused(format!("'{}' has no constraint '{name}'", relation.name));
-        let constraint = relation.constraints.iter().find(|known| *known.name == *name).cloned().ok_or_else(refused)?;
+        let constraint = self.constraint_named(table, name)?;
         if constraint.kind == b'f' {
             // The other table is locked first, for its triggers go.
             let others = self.cluster.catalog.dependencies_of(ObjectAddress::new(catalog::CONSTRAINT, constraint.oid));
@@ -84,6 +82,61 @@ impl Backend<'_> {
             }
         }
         Ok(())
+    }
+
+    /// VALIDATE CONSTRAINT of a check or foreign key that was added without looking at the rows. Nobody is locked out of writing.
+    pub(crate) fn validate_constraint(&mut self, table: Oid, name: &str) -> Result<()> {
+        let known = self.constraint_named(table, name)?;
+        if !matches!(known.kind, b'c' | b'f') {
+            return Err(StatementError::Refused(format!("constraint '{name}' is no check and no foreign key")));
+        }
+        if known.valid {
+            return Ok(());
+        }
+        let row = self.row_of(catalog::CONSTRAINT, known.oid)?;
+        self.catalog_update(row, |_| ())?;
+        self.invalidate_relcache(table);
+        self.change_constraint(table, known.oid, |known| known.valid = true)?;
+        self.command_counter_increment()
+    }
+
+    /// RENAME CONSTRAINT: an index is renamed with it.
+    pub(crate) fn rename_constraint(&mut self, table: Oid, name: &str, to: &Arc<str>) -> Result<()> {
+        self.lock_table(table)?;
+        self.check_new_constraint(table, to)?;
+        let known = self.constraint_named(table, name)?;
+        match self.part_of(ObjectAddress::new(catalog::CONSTRAINT, known.oid), catalog::CLASS) {
+            Some(index) => self.rename_relation_internal(index, to)?,
+            None => {
+                let row = self.row_of(catalog::CONSTRAINT, known.oid)?;
+                self.catalog_update(row, |tuple| tuple.set("conname", Datum::Name(Arc::clone(to))))?;
+            }
+        }
+        self.invalidate_relcache(table);
+        self.change_constraint(table, known.oid, |known| known.name = Arc::clone(to))?;
+        self.command_counter_increment()
+    }
+
+    /// NOT VALID: the rows that are there were not looked at.
+    pub(crate) fn mark_not_valid(&mut self, table: Oid, name: &str) -> Result<()> {
+        let known = self.constraint_named(table, name)?;
+        self.change_constraint(table, known.oid, |known| known.valid = false)
+    }
+
+    /// A constraint by name.
+    fn constraint_named(&self, table: Oid, name: &str) -> Result<Constraint> {
+        let relation = self.relation(table)?;
+        let refused = || StatementError::Refused(format!("'{}' has no constraint '{name}'", relation.name));
+        relation.constraints.iter().find(|known| *known.name == *name).cloned().ok_or_else(refused)
+    }
+
+    /// Keeps what the catalog says.
+    fn change_constraint(&mut self, table: Oid, oid: Oid, change: impl FnOnce(&mut Constraint)) -> Result<()> {
+        self.change_relation(table, |table| {
+            if let Some(constraint) = table.constraints.iter_mut().find(|known| known.oid == oid) {
+                change(constraint);
+            }
+        })
     }
 
     /// The index and the column of a primary key.
@@ -118,7 +171,7 @@ impl Backend<'_> {
 
     /// Keeps what the catalog says.
     pub(super) fn keep_constraint(&mut self, table: Oid, oid: Oid, name: &Arc<str>, kind: u8, attnum: i16) -> Result<()> {
-        let constraint = Constraint { oid, name: Arc::clone(name), kind, attnum };
+        let constraint = Constraint { oid, name: Arc::clone(name), kind, attnum, valid: true };
         self.change_relation(table, |table| table.constraints.push(constraint))
     }
 }

@@ -287,7 +287,7 @@ impl Backend<'_> {
             self.depend_as_partition(constraint, ObjectAddress::new(catalog::CONSTRAINT, parent), table)?;
         }
         let attnum = new.info.key.first().copied().unwrap_or_default();
-        let known = Constraint { oid, name: Arc::clone(&new.name), kind, attnum };
+        let known = Constraint { oid, name: Arc::clone(&new.name), kind, attnum, valid: true };
         self.change_relation(table, |table| table.constraints.push(known))?;
         Ok(oid)
     }
@@ -317,7 +317,9 @@ impl Backend<'_> {
     /// unknown number of tuples stays unknown when none was found, and then the pages are left alone, too.
     fn index_update_stats(&mut self, rel: Oid, found: RelStats) -> Result<()> {
         let (class_row, known) = (self.relation(rel)?.class_row, self.relation(rel)?.stats);
-        let counted = known.tuples.is_some() || found.tuples.is_some_and(|tuples| tuples > 0);
+        let left_alone = self.cluster.catalog.traits.index_build_heeds_autovacuum && !self.cluster.autovacuum;
+        let counts = !left_alone || self.relation(rel)?.kind.is_index();
+        let counted = counts && (known.tuples.is_some() || found.tuples.is_some_and(|tuples| tuples > 0));
         let now = if counted { found } else { RelStats { has_index: found.has_index, ..known } };
         if now == known {
             self.invalidate_relcache(rel);

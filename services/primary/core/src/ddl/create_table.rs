@@ -8,6 +8,7 @@ use pg_types::{Oid, catalog};
 
 use super::column::Column;
 use super::heap::NewRelation;
+use super::rewrite::Copied;
 use super::rows;
 use crate::backend::{Backend, Result, StatementError};
 use crate::catalog::{Attribute, Constraint, DependencyType, ObjectAddress, OnCommit, PUBLIC, RelKind};
@@ -71,6 +72,23 @@ impl Backend<'_> {
         Ok(table)
     }
 
+    /// CREATE TABLE … AS SELECT * FROM another table: its columns without what belongs to them, then its rows.
+    pub(crate) fn create_table_as(&mut self, namespace: Oid, name: &Arc<str>, from: Oid) -> Result<Oid> {
+        self.check_new_name(namespace, name)?;
+        let of = self.relation(from)?;
+        let plain = |column: &Attribute| Attribute { not_null: false, missing: false, ..column.clone() };
+        let columns: Vec<Attribute> = of.columns.iter().filter(|column| !column.dropped).map(plain).collect();
+        let (row_len, filenode) = (of.row_len, of.filenode);
+        let oid = self.new_oid()?;
+        let (name, kind, columns) = (Arc::clone(name), RelKind::Table, &columns[..]);
+        self.create_relation(&NewRelation { oid, name, namespace, kind, columns, row_len })?;
+        self.command_counter_increment()?;
+        self.create_missing_toast_table(oid)?;
+        let rows = self.cluster.catalog.rows(filenode).count;
+        self.fill_heap(oid, rows, Copied::Inserted)?;
+        Ok(oid)
+    }
+
     /// Columns with their types, which must be there.
     pub(super) fn attributes(&self, columns: &[Column]) -> Result<Vec<Attribute>> {
         columns.iter().map(|column| self.resolved_attribute(column)).collect()
@@ -84,6 +102,9 @@ impl Backend<'_> {
         let r#type = ObjectAddress::new(catalog::TYPE, oid);
         if column.type_name.ends_with("[]") {
             return Ok(Attribute { type_oid: self.part_of(r#type, catalog::TYPE), ..attribute });
+        }
+        if let Some((width, toastable)) = self.domain_storage(oid) {
+            return Ok(Attribute { type_oid: Some(oid), width, toastable, ..attribute });
         }
         let composite = self.part_of(r#type, catalog::CLASS).is_some();
         Ok(Attribute { type_oid: Some(oid), toastable: attribute.toastable || composite, ..attribute })
@@ -186,7 +207,7 @@ impl Backend<'_> {
         let oid = self.new_oid()?;
         self.catalog_insert(rows::constraint(oid, table, b'n'))?;
         self.depend(ObjectAddress::new(catalog::CONSTRAINT, oid), ObjectAddress::column(table, attnum), DependencyType::Auto)?;
-        let constraint = Constraint { oid, name: Arc::clone(name), kind: b'n', attnum };
+        let constraint = Constraint { oid, name: Arc::clone(name), kind: b'n', attnum, valid: true };
         self.change_relation(table, |table| table.constraints.push(constraint))
     }
 }

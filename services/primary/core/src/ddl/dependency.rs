@@ -202,6 +202,8 @@ impl Backend<'_> {
             catalog::PROC => self.remove_named(catalog::PROC, "proname", oid),
             catalog::NAMESPACE => self.remove_named(catalog::NAMESPACE, "nspname", oid),
             catalog::PUBLICATION => self.remove_publication(oid),
+            catalog::POLICY => self.remove_policy(oid),
+            catalog::STATISTIC_EXT => self.remove_statistics(oid),
             catalog::PUBLICATION_REL => self.remove_publication_rel(oid),
             catalog::PUBLICATION_NAMESPACE => self.remove_publication_namespace(oid),
             class => Err(StatementError::Refused(format!("objects of catalog {class} cannot be dropped here"))),

@@ -135,7 +135,8 @@ impl Backend<'_> {
 
     /// A column depends on its type; those that the system made are pinned.
     pub(super) fn depend_on_type(&mut self, rel: Oid, attnum: i16, column: &Attribute) -> Result<()> {
-        let Some(oid) = column.type_oid else { return Ok(()) };
+        let none = column.dropped.then_some(Oid::INVALID).filter(|_| self.cluster.catalog.traits.dropped_columns_depend);
+        let Some(oid) = none.or(column.type_oid.filter(|_| !column.dropped)) else { return Ok(()) };
         let r#type = ObjectAddress::new(catalog::TYPE, oid);
         self.depend(ObjectAddress::column(rel, attnum), r#type, DependencyType::Normal)
     }

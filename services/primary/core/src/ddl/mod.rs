@@ -17,6 +17,7 @@
 //! | `view` | views and materialized views |
 //! | `types` | types, functions, schemas |
 //! | `publication` | publications |
+//! | `policy`, `statistics`, `role` | policies and rules, statistics objects, roles and owners |
 //! | `dependency`, `remove` | DROP of everything: what depends on it, what goes with it |
 //! | `column` | what a column is |
 //! | `rows` | makes catalog rows |
@@ -33,12 +34,16 @@ pub(crate) mod foreign_key;
 mod heap;
 pub(crate) mod object;
 mod partition;
+mod policy;
 pub(crate) mod publication;
 mod remove;
 mod rewrite;
+mod role;
 mod rows;
 mod run;
+mod run_part;
 mod sequence;
+mod statistics;
 mod trigger;
 pub(crate) mod truncate;
 mod types;

@@ -22,6 +22,10 @@ pub enum ObjectKind {
     Sequence,
     /// A type.
     Type,
+    /// A domain.
+    Domain,
+    /// A statistics object.
+    Statistics,
     /// A function.
     Function,
     /// A schema.
@@ -41,6 +45,8 @@ impl ObjectKind {
             ObjectKind::MaterializedView => "MATERIALIZED VIEW",
             ObjectKind::Sequence => "SEQUENCE",
             ObjectKind::Type => "TYPE",
+            ObjectKind::Domain => "DOMAIN",
+            ObjectKind::Statistics => "STATISTICS",
             ObjectKind::Function => "FUNCTION",
             ObjectKind::Schema => "SCHEMA",
             ObjectKind::Publication => "PUBLICATION",
@@ -50,7 +56,10 @@ impl ObjectKind {
     /// Whether such an object has a row in pg_class.
     #[must_use]
     pub fn is_relation(self) -> bool {
-        !matches!(self, ObjectKind::Type | ObjectKind::Function | ObjectKind::Schema | ObjectKind::Publication)
+        matches!(
+            self,
+            ObjectKind::Table | ObjectKind::Index | ObjectKind::View | ObjectKind::MaterializedView | ObjectKind::Sequence
+        )
     }
 }
 
@@ -102,6 +111,75 @@ pub enum ConstraintSpec<N> {
     ForeignKey(String, N),
 }
 
+/// What happens to a part of a table that has a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartAction {
+    /// CREATE POLICY.
+    CreatePolicy,
+    /// DROP POLICY.
+    DropPolicy,
+    /// CREATE RULE.
+    CreateRule,
+    /// DROP RULE.
+    DropRule,
+    /// ENABLE TRIGGER.
+    EnableTrigger,
+    /// DISABLE TRIGGER.
+    DisableTrigger,
+    /// VALIDATE CONSTRAINT.
+    ValidateConstraint,
+}
+
+impl PartAction {
+    /// Its name in SQL.
+    #[must_use]
+    pub fn sql(self) -> &'static str {
+        match self {
+            PartAction::CreatePolicy => "CREATE POLICY",
+            PartAction::DropPolicy => "DROP POLICY",
+            PartAction::CreateRule => "CREATE RULE",
+            PartAction::DropRule => "DROP RULE",
+            PartAction::EnableTrigger => "ENABLE TRIGGER",
+            PartAction::DisableTrigger => "DISABLE TRIGGER",
+            PartAction::ValidateConstraint => "VALIDATE CONSTRAINT",
+        }
+    }
+}
+
+/// What happens to a table as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TableAction {
+    /// LOCK TABLE.
+    Lock,
+    /// ENABLE or DISABLE ROW LEVEL SECURITY.
+    RowLevelSecurity,
+    /// OWNER TO a role.
+    OwnerTo(String),
+}
+
+impl TableAction {
+    /// Its name in SQL.
+    #[must_use]
+    pub fn sql(&self) -> &'static str {
+        match self {
+            TableAction::Lock => "LOCK TABLE",
+            TableAction::RowLevelSecurity => "ROW LEVEL SECURITY",
+            TableAction::OwnerTo(_) => "OWNER TO",
+        }
+    }
+}
+
+/// What happens to a role, which all databases share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoleAction {
+    /// CREATE ROLE.
+    Create,
+    /// ALTER ROLE.
+    Alter,
+    /// DROP ROLE.
+    Drop,
+}
+
 /// What ALTER PUBLICATION does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PublicationChange {
@@ -130,7 +208,7 @@ pub enum ObjectStatement<N> {
     /// ALTER COLUMN TYPE.
     AlterColumnType { table: N, column: Column },
     /// ADD CONSTRAINT.
-    AddConstraint { table: N, name: N, constraint: ConstraintSpec<N> },
+    AddConstraint { table: N, name: N, constraint: ConstraintSpec<N>, not_valid: bool },
     /// DROP CONSTRAINT.
     DropConstraint { table: N, name: N, cascade: bool },
     /// ALTER TABLE … SET (…).
@@ -179,6 +257,28 @@ pub enum ObjectStatement<N> {
     Cluster { table: N, index: N },
     /// VACUUM FULL.
     VacuumFull { table: N },
+    /// A part of a table.
+    Part { action: PartAction, table: N, name: N },
+    /// A table as a whole.
+    Table { action: TableAction, table: N },
+    /// RENAME of a constraint, or of a trigger.
+    RenamePart { trigger: bool, table: N, name: N, to: N },
+    /// CREATE DOMAIN over a column's type.
+    CreateDomain { name: N, base: Column, check: bool },
+    /// ALTER DOMAIN ADD CONSTRAINT.
+    AddDomainCheck { name: N },
+    /// CREATE STATISTICS.
+    CreateStatistics { name: N, table: N, columns: Vec<String> },
+    /// ALTER SEQUENCE OWNED BY a column, or by none.
+    OwnSequence { sequence: N, owner: Option<(N, String)> },
+    /// `setval` of a sequence.
+    Setval { sequence: N },
+    /// CREATE TABLE AS.
+    CreateTableAs { name: N, table: N },
+    /// CREATE, ALTER, DROP ROLE.
+    Role { action: RoleAction, name: N },
+    /// GRANT on something that is no relation.
+    GrantOn { what: ObjectKind, name: N, role: String },
     /// TRUNCATE of tables.
     Truncate { tables: Vec<N>, cascade: bool, restart_identity: bool },
 }
@@ -218,6 +318,17 @@ impl<N> ObjectStatement<N> {
             S::Reindex { .. } => "REINDEX",
             S::Cluster { .. } => "CLUSTER",
             S::VacuumFull { .. } => "VACUUM FULL",
+            S::Part { action, .. } => action.sql(),
+            S::Table { action, .. } => action.sql(),
+            S::RenamePart { .. } => "ALTER TABLE RENAME",
+            S::CreateDomain { .. } => "CREATE DOMAIN",
+            S::AddDomainCheck { .. } => "ALTER DOMAIN",
+            S::CreateStatistics { .. } => "CREATE STATISTICS",
+            S::OwnSequence { .. } => "ALTER SEQUENCE OWNED BY",
+            S::Setval { .. } => "setval",
+            S::CreateTableAs { .. } => "CREATE TABLE AS",
+            S::Role { .. } => "ROLE",
+            S::GrantOn { .. } => "GRANT",
             S::Truncate { .. } => "TRUNCATE",
         }
     }
@@ -239,7 +350,16 @@ impl<N> ObjectStatement<N> {
             | S::CreateTrigger { table, .. }
             | S::DropTrigger { table, .. }
             | S::VacuumFull { table }
+            | S::Part { table, .. }
+            | S::Table { table, .. }
+            | S::RenamePart { table, .. }
+            | S::CreateStatistics { table, .. }
+            | S::CreateTableAs { table, .. }
             | S::Cluster { table, .. } => vec![table],
+            S::OwnSequence { sequence, owner } => {
+                std::iter::once(sequence).chain(owner.iter().map(|(table, _)| table)).collect()
+            }
+            S::Setval { sequence } => vec![sequence],
             S::AddConstraint { table, constraint: ConstraintSpec::ForeignKey(_, other), .. } => vec![table, other],
             S::AddConstraint { table, .. } => vec![table],
             S::AttachPartition { table, partition } | S::DetachPartition { table, partition } => vec![table, partition],
@@ -268,9 +388,12 @@ impl<N> ObjectStatement<N> {
                 S::RenameColumn { table: to(table)?, column: column.clone(), to: Arc::clone(new) }
             }
             S::AlterColumnType { table, column } => S::AlterColumnType { table: to(table)?, column: column.clone() },
-            S::AddConstraint { table, name, constraint } => {
-                S::AddConstraint { table: to(table)?, name: to(name)?, constraint: constraint.try_map(to)? }
-            }
+            S::AddConstraint { table, name, constraint, not_valid } => S::AddConstraint {
+                table: to(table)?,
+                name: to(name)?,
+                constraint: constraint.try_map(to)?,
+                not_valid: *not_valid,
+            },
             S::DropConstraint { table, name, cascade } => {
                 S::DropConstraint { table: to(table)?, name: to(name)?, cascade: *cascade }
             }
@@ -289,6 +412,24 @@ impl<N> ObjectStatement<N> {
             S::Cluster { table, index } => S::Cluster { table: to(table)?, index: to(index)? },
             S::VacuumFull { table } => S::VacuumFull { table: to(table)? },
             S::Reindex { name } => S::Reindex { name: to(name)? },
+            S::Part { action, table, name } => S::Part { action: *action, table: to(table)?, name: to(name)? },
+            S::Table { action, table } => S::Table { action: action.clone(), table: to(table)? },
+            S::RenamePart { trigger, table, name, to: new } => {
+                S::RenamePart { trigger: *trigger, table: to(table)?, name: to(name)?, to: to(new)? }
+            }
+            S::CreateDomain { name, base, check } => S::CreateDomain { name: to(name)?, base: base.clone(), check: *check },
+            S::AddDomainCheck { name } => S::AddDomainCheck { name: to(name)? },
+            S::CreateStatistics { name, table, columns } => {
+                S::CreateStatistics { name: to(name)?, table: to(table)?, columns: columns.clone() }
+            }
+            S::OwnSequence { sequence, owner } => {
+                let owner = owner.as_ref().map(|(table, column)| Ok((to(table)?, column.clone()))).transpose()?;
+                S::OwnSequence { sequence: to(sequence)?, owner }
+            }
+            S::Setval { sequence } => S::Setval { sequence: to(sequence)? },
+            S::CreateTableAs { name, table } => S::CreateTableAs { name: to(name)?, table: to(table)? },
+            S::Role { action, name } => S::Role { action: *action, name: to(name)? },
+            S::GrantOn { what, name, role } => S::GrantOn { what: *what, name: to(name)?, role: role.clone() },
             S::Truncate { tables, cascade, restart_identity } => {
                 S::Truncate { tables: all(tables, to)?, cascade: *cascade, restart_identity: *restart_identity }
             }

@@ -111,7 +111,7 @@ impl Backend<'_> {
     pub(super) fn remove_constraint(&mut self, oid: Oid) -> Result<()> {
         let row = self.row_of(catalog::CONSTRAINT, oid)?;
         let table = self.cluster.catalog.tuple(row).and_then(|row| row.tuple.oid_column("conrelid"));
-        if let Some(table) = table {
+        if let Some(table) = table.filter(|table| table.is_valid()) {
             let is_check = self.relation(table)?.constraints.iter().any(|known| known.oid == oid && known.kind == b'c');
             if is_check {
                 let class_row = self.relation(table)?.class_row;
@@ -136,6 +136,11 @@ impl Backend<'_> {
     /// `RemoveRewriteRuleById`.
     pub(super) fn remove_rule(&mut self, oid: Oid) -> Result<()> {
         self.remove_part_of_relation(catalog::REWRITE, "ev_class", oid).map(drop)
+    }
+
+    /// `RemovePolicyById`.
+    pub(super) fn remove_policy(&mut self, oid: Oid) -> Result<()> {
+        self.remove_part_of_relation(catalog::POLICY, "polrelid", oid).map(drop)
     }
 
     /// `RemoveTriggerById`.

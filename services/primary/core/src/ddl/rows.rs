@@ -138,3 +138,38 @@ pub(super) fn publication_namespace(oid: Oid, publication: Oid, schema: Oid) -> 
     let columns = vec![("oid", Datum::Oid(oid)), ("pnpubid", Datum::Oid(publication)), ("pnnspid", Datum::Oid(schema))];
     CatalogTuple::new(catalog::PUBLICATION_NAMESPACE, columns)
 }
+
+/// pg_policy.
+pub(super) fn policy(oid: Oid, table: Oid, polname: &Arc<str>) -> CatalogTuple {
+    let columns = vec![("oid", Datum::Oid(oid)), ("polrelid", Datum::Oid(table)), ("polname", name(polname))];
+    CatalogTuple::new(catalog::POLICY, columns)
+}
+
+/// pg_statistic_ext.
+pub(super) fn statistic_ext(oid: Oid, stxname: &Arc<str>, table: Oid) -> CatalogTuple {
+    let columns = vec![
+        ("oid", Datum::Oid(oid)),
+        ("stxrelid", Datum::Oid(table)),
+        ("stxname", name(stxname)),
+        ("stxnamespace", Datum::Oid(crate::catalog::PUBLIC)),
+    ];
+    CatalogTuple::new(catalog::STATISTIC_EXT, columns)
+}
+
+/// pg_statistic_ext_data.
+pub(super) fn statistic_ext_data(oid: Oid) -> CatalogTuple {
+    let columns = vec![("stxoid", Datum::Oid(oid)), ("stxdinherit", Datum::Int(0))];
+    CatalogTuple::new(catalog::STATISTIC_EXT_DATA, columns)
+}
+
+/// pg_authid.
+pub(super) fn authid(oid: Oid, rolname: &Arc<str>) -> CatalogTuple {
+    CatalogTuple::new(catalog::AUTHID, vec![("oid", Datum::Oid(oid)), ("rolname", name(rolname))])
+}
+
+/// pg_constraint of a domain.
+pub(super) fn domain_constraint(oid: Oid, domain: Oid) -> CatalogTuple {
+    let mut row = constraint(oid, Oid::INVALID, b'c');
+    row.set("contypid", Datum::Oid(domain));
+    row
+}

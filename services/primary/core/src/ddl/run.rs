@@ -61,6 +61,17 @@ impl Backend<'_> {
                 self.truncate(&relids, TruncateOptions { cascade: *cascade, restart_identity: *restart_identity })?;
                 done(format!("TRUNCATE of {}", tables.join(", ")))
             }
+            S::Part { .. }
+            | S::Table { .. }
+            | S::RenamePart { .. }
+            | S::CreateDomain { .. }
+            | S::AddDomainCheck { .. }
+            | S::CreateStatistics { .. }
+            | S::OwnSequence { .. }
+            | S::Setval { .. }
+            | S::CreateTableAs { .. }
+            | S::Role { .. }
+            | S::GrantOn { .. } => self.run_part(statement),
             other => self.run_alter_table(other),
         }
     }
@@ -78,7 +89,7 @@ impl Backend<'_> {
                 self.alter_column_type(self.named(table)?, &column.name, column)?;
                 done(format!("ALTER TABLE {table} ALTER COLUMN {} TYPE {}", column.name, column.type_name))
             }
-            S::AddConstraint { table, name, constraint } => {
+            S::AddConstraint { table, name, constraint, not_valid } => {
                 let rel = self.named(table)?;
                 match constraint {
                     ConstraintSpec::PrimaryKey(column) => self.add_primary_key(rel, name, column)?,
@@ -87,6 +98,9 @@ impl Backend<'_> {
                     ConstraintSpec::ForeignKey(column, other) => {
                         self.add_foreign_key(rel, name, column, self.named(other)?)?;
                     }
+                }
+                if *not_valid {
+                    self.mark_not_valid(rel, name)?;
                 }
                 done(format!("ALTER TABLE {table} ADD CONSTRAINT {name}"))
             }
@@ -187,7 +201,13 @@ impl Backend<'_> {
     /// DROP.
     fn run_drop(&mut self, what: ObjectKind, name: &str, cascade: bool) -> Result<Done> {
         let object = match what {
-            ObjectKind::Type => ObjectAddress::new(catalog::TYPE, self.object_named(catalog::TYPE, "type", name)?),
+            ObjectKind::Type | ObjectKind::Domain => {
+                ObjectAddress::new(catalog::TYPE, self.object_named(catalog::TYPE, "type", name)?)
+            }
+            ObjectKind::Statistics => {
+                let class = catalog::STATISTIC_EXT;
+                ObjectAddress::new(class, self.object_named(class, "statistics object", name)?)
+            }
             ObjectKind::Function => ObjectAddress::new(catalog::PROC, self.object_named(catalog::PROC, "function", name)?),
             ObjectKind::Schema => {
                 ObjectAddress::new(catalog::NAMESPACE, self.object_named(catalog::NAMESPACE, "schema", name)?)
@@ -250,7 +270,9 @@ impl Backend<'_> {
                 self.rename_schema(name, to)?;
             }
             ObjectKind::Publication => self.rename_publication(name, to)?,
-            ObjectKind::Function => return Err(StatementError::Refused("a function cannot be renamed here".to_owned())),
+            ObjectKind::Function | ObjectKind::Domain | ObjectKind::Statistics => {
+                return Err(StatementError::Refused(format!("a {} cannot be renamed here", what.sql().to_lowercase())));
+            }
             _ => {
                 let rel = self.named(name)?;
                 self.check_is(rel, what)?;
@@ -288,7 +310,7 @@ impl Backend<'_> {
     }
 
     /// A relation by name.
-    fn named(&self, name: &str) -> Result<Oid> {
+    pub(super) fn named(&self, name: &str) -> Result<Oid> {
         let found = self.cluster.relation_seen(self.xact.session, name).map(|relation| relation.oid);
         found.ok_or_else(|| StatementError::Refused(format!("there is no relation named '{name}'")))
     }
@@ -296,7 +318,7 @@ impl Backend<'_> {
 
 /// What was done, where no relation was made.
 #[allow(clippy::unnecessary_wraps)] // Reads well behind the statement.
-fn done(what: String) -> Result<Done> {
+pub(super) fn done(what: String) -> Result<Done> {
     Ok((what, None))
 }
 

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use pg_types::{Oid, catalog};
+use pg_types::{Oid, RecordBody, catalog};
 
 use super::heap::{NewRelation, plain_attribute};
 use super::rows;
 use crate::backend::{Backend, Result};
-use crate::catalog::{DependencyType, ObjectAddress, RelKind};
+use crate::catalog::{DependencyType, ObjectAddress, RelKind, user_locator};
 
 /// Columns of a sequence.
 const SEQUENCE_COLUMNS: [&str; 3] = ["last_value", "log_cnt", "is_called"];
@@ -35,6 +35,33 @@ impl Backend<'_> {
         let row = self.row_of(catalog::SEQUENCE, sequence)?;
         self.catalog_update(row, |_| ())?;
         self.command_counter_increment()
+    }
+
+    /// ALTER SEQUENCE OWNED BY another column, or by none.
+    pub(crate) fn change_sequence_owner(&mut self, sequence: Oid, owner: Option<(Oid, i16)>) -> Result<()> {
+        self.check_kind(sequence, RelKind::Sequence, "sequence")?;
+        for (id, row) in self.cluster.catalog.dependencies_of(ObjectAddress::relation(sequence)) {
+            if row.kind == DependencyType::Auto && row.on.class == catalog::CLASS {
+                self.catalog_delete(id)?;
+            }
+        }
+        match owner {
+            Some((table, attnum)) => self.own_sequence(sequence, table, attnum),
+            None => {
+                let row = self.row_of(catalog::SEQUENCE, sequence)?;
+                self.catalog_update(row, |_| ())?;
+                self.command_counter_increment()
+            }
+        }
+    }
+
+    /// `setval`: the value is logged, and the next `nextval` logs again.
+    pub(crate) fn setval(&mut self, sequence: Oid) -> Result<()> {
+        self.check_kind(sequence, RelKind::Sequence, "sequence")?;
+        let relation = self.relation(sequence)?;
+        let (target, temporary) = (user_locator(relation.filenode), relation.temporary);
+        self.cluster.sequence_values.remove(&sequence);
+        if temporary { Ok(()) } else { self.log(&RecordBody::SequenceLog(target)).map(drop) }
     }
 
     /// ALTER SEQUENCE: it is written anew into a file of its own.

@@ -7,7 +7,7 @@ use pg_types::{Oid, catalog};
 use super::dependency::DropBehavior;
 use super::rows;
 use crate::backend::{Backend, Result, StatementError};
-use crate::catalog::{DependencyType, ObjectAddress, Trigger};
+use crate::catalog::{Datum, DependencyType, ObjectAddress, Trigger};
 
 impl Backend<'_> {
     /// CREATE TRIGGER.
@@ -31,7 +31,7 @@ impl Backend<'_> {
             on.push((of_table, DependencyType::PartitionSecondary));
         }
         let oid = self.insert_trigger(table, &on)?;
-        self.change_relation(table, |table| table.triggers.push(Trigger { oid, name: Arc::clone(name) }))?;
+        self.change_relation(table, |table| table.triggers.push(Trigger { oid, name: Arc::clone(name), enabled: true }))?;
         for partition in self.relation(table)?.partitions.clone() {
             self.create_trigger_firing_on(partition, name, function, Some(oid))?;
         }
@@ -68,11 +68,50 @@ impl Backend<'_> {
         Ok(oid)
     }
 
-    /// DROP TRIGGER.
-    pub(crate) fn drop_trigger(&mut self, table: Oid, name: &str) -> Result<()> {
+    /// ENABLE or DISABLE TRIGGER.
+    pub(crate) fn set_trigger(&mut self, table: Oid, name: &str, enabled: bool) -> Result<()> {
+        let oid = self.trigger_named(table, name)?;
+        let is_it = |known: &&Trigger| known.oid == oid && known.enabled == enabled;
+        if self.relation(table)?.triggers.iter().any(|known| is_it(&known)) {
+            return Ok(());
+        }
+        let row = self.row_of(catalog::TRIGGER, oid)?;
+        self.catalog_update(row, |_| ())?;
+        self.invalidate_relcache(table);
+        self.change_trigger(table, oid, |trigger| trigger.enabled = enabled)?;
+        self.command_counter_increment()
+    }
+
+    /// ALTER TRIGGER … RENAME.
+    pub(crate) fn rename_trigger(&mut self, table: Oid, name: &str, to: &Arc<str>) -> Result<()> {
+        self.lock_table(table)?;
+        let oid = self.trigger_named(table, name)?;
+        let row = self.row_of(catalog::TRIGGER, oid)?;
+        self.catalog_update(row, |tuple| tuple.set("tgname", Datum::Name(Arc::clone(to))))?;
+        self.invalidate_relcache(table);
+        self.change_trigger(table, oid, |trigger| trigger.name = Arc::clone(to))?;
+        self.command_counter_increment()
+    }
+
+    /// A trigger by name.
+    fn trigger_named(&self, table: Oid, name: &str) -> Result<Oid> {
         let relation = self.relation(table)?;
         let refused = || StatementError::Refused(format!("'{}' has no trigger '{name}'", relation.name));
-        let oid = relation.triggers.iter().find(|known| *known.name == *name).map(|known| known.oid).ok_or_else(refused)?;
+        relation.triggers.iter().find(|known| *known.name == *name).map(|known| known.oid).ok_or_else(refused)
+    }
+
+    /// Keeps what the catalog says.
+    fn change_trigger(&mut self, table: Oid, oid: Oid, change: impl FnOnce(&mut Trigger)) -> Result<()> {
+        self.change_relation(table, |table| {
+            if let Some(trigger) = table.triggers.iter_mut().find(|known| known.oid == oid) {
+                change(trigger);
+            }
+        })
+    }
+
+    /// DROP TRIGGER.
+    pub(crate) fn drop_trigger(&mut self, table: Oid, name: &str) -> Result<()> {
+        let oid = self.trigger_named(table, name)?;
         self.perform_deletion(ObjectAddress::new(catalog::TRIGGER, oid), DropBehavior::Restrict)
     }
 }

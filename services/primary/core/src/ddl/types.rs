@@ -31,6 +31,52 @@ impl Backend<'_> {
         self.command_counter_increment()
     }
 
+    /// CREATE DOMAIN. Its values are stored as those of its base type.
+    pub(crate) fn create_domain(&mut self, name: &Arc<str>, base: &Column, check: bool) -> Result<()> {
+        self.check_new_object(catalog::TYPE, "type", name)?;
+        let base = self.resolved_attribute(base)?;
+        let array = self.new_oid()?;
+        let oid = self.new_oid()?;
+        let mut row = rows::r#type(oid, name, PUBLIC);
+        row.set("typlen", Datum::Int(i64::from(base.width)));
+        row.set("typtoast", Datum::Int(i64::from(base.toastable)));
+        self.catalog_insert(row)?;
+        let (domain, schema) = (ObjectAddress::new(catalog::TYPE, oid), ObjectAddress::new(catalog::NAMESPACE, PUBLIC));
+        self.depend(domain, schema, DependencyType::Normal)?;
+        if let Some(base) = base.type_oid {
+            self.depend(domain, ObjectAddress::new(catalog::TYPE, base), DependencyType::Normal)?;
+        }
+        self.create_array_type(array, oid, name, PUBLIC)?;
+        if check {
+            self.store_domain_check(oid)?;
+        }
+        self.name_object(catalog::TYPE, name, Some(oid));
+        self.command_counter_increment()
+    }
+
+    /// ALTER DOMAIN … ADD CONSTRAINT: whoever knows the type must look again.
+    pub(crate) fn add_domain_check(&mut self, name: &str) -> Result<()> {
+        let domain = self.object_named(catalog::TYPE, "type", name)?;
+        self.store_domain_check(domain)?;
+        let row = self.row_of(catalog::TYPE, domain)?;
+        self.invalidate_row(row)?;
+        self.command_counter_increment()
+    }
+
+    /// A check constraint of a domain.
+    fn store_domain_check(&mut self, domain: Oid) -> Result<()> {
+        let oid = self.new_oid()?;
+        self.catalog_insert(rows::domain_constraint(oid, domain))?;
+        let of = ObjectAddress::new(catalog::TYPE, domain);
+        self.depend(ObjectAddress::new(catalog::CONSTRAINT, oid), of, DependencyType::Auto)
+    }
+
+    /// Bytes of a domain's values on average, and whether they may be stored outside; none if it is no domain.
+    pub(super) fn domain_storage(&self, domain: Oid) -> Option<(u32, bool)> {
+        let row = self.row_of(catalog::TYPE, domain).ok().and_then(|row| self.cluster.catalog.tuple(row))?;
+        Some((u32::try_from(row.tuple.int_column("typlen")?).ok()?, row.tuple.int_column("typtoast") == Some(1)))
+    }
+
     /// ALTER TYPE … ADD VALUE.
     pub(crate) fn add_enum_value(&mut self, name: &str, label: &Arc<str>) -> Result<()> {
         let r#type = self.object_named(catalog::TYPE, "type", name)?;

@@ -193,6 +193,9 @@ pub(super) struct AddConstraintFile {
     pub(super) foreign_key: Option<String>,
     /// The table whose primary key a foreign key refers to.
     pub(super) references: Option<String>,
+    /// NOT VALID, of a check or foreign key: rows that are there are not looked at.
+    #[serde(default)]
+    pub(super) not_valid: bool,
 }
 
 /// ALTER TABLE DROP CONSTRAINT.

@@ -36,6 +36,8 @@ pub struct Plan {
 pub struct ServerPlan {
     /// max_connections.
     pub max_connections: u32,
+    /// autovacuum.
+    pub autovacuum: bool,
     /// max_prepared_transactions.
     pub max_prepared_transactions: u32,
     /// Time between checkpoints.

@@ -138,6 +138,7 @@ impl Resolver<'_> {
             duration_us,
             server: ServerPlan {
                 max_connections: self.or(&server.max_connections, 100, |a| self.number(a, 1, SESSIONS_MAX)) as u32,
+                autovacuum: server.autovacuum.unwrap_or(true),
                 max_prepared_transactions: self.or(&server.max_prepared_transactions, 0, |a| self.number(a, 0, SESSIONS_MAX))
                     as u32,
                 checkpoint_every_us: self.or(&server.checkpoint_every, 300_000_000, |a| self.positive_duration(a)),
@@ -207,7 +208,8 @@ impl Resolver<'_> {
         if count > 1 && !name.counts() {
             self.error(table.name.span(), format!("{count} tables cannot have one name: put '{{i}}' into it"));
         }
-        let columns = table.columns.iter().filter_map(|column| self.at(column, |text| old_column(text)));
+        let columns: Vec<Column> = table.columns.iter().filter_map(|column| self.at(column, |text| old_column(text))).collect();
+        self.know_parts_of(table.name.get_ref(), &columns);
         let partitions = self.optional(&table.partitions, |a| self.number(a, 1, TABLES_MAX));
         if partitions.is_some() {
             self.known.borrow_mut().push(format!("{}_1", table.name.get_ref()));
@@ -216,7 +218,7 @@ impl Resolver<'_> {
             name,
             count: count.min(TABLES_MAX),
             first,
-            columns: columns.collect(),
+            columns,
             partitions,
             rows: self.or(&table.rows, 0, |a| self.number(a, 0, ROWS_MAX)),
             row_len: self.optional(&table.row_bytes, |a| self.number(a, 6, ROW_LEN_MAX).map(|n| n as u32)),

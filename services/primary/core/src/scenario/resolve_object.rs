@@ -98,6 +98,9 @@ impl Resolver<'_> {
             F::DropType(f) => self.drop(K::Type, &f.r#type)?,
             F::DropFunction(f) => self.drop(K::Function, &f.function)?,
             F::DropSchema(f) => self.drop(K::Schema, &f.schema)?,
+            F::DropDomain(f) => self.drop(K::Domain, &f.domain)?,
+            F::DropStatistics(f) => self.drop(K::Statistics, &f.statistics)?,
+            F::RenameSequence(f) => self.rename(K::Sequence, &f.sequence, &f.to)?,
             F::DropPublication(f) => self.drop(K::Publication, &f.publication)?,
             F::RenameTable(f) => self.rename(K::Table, &f.table, &f.to)?,
             F::RenameIndex(f) => self.rename(K::Index, &f.index, &f.to)?,
@@ -179,7 +182,7 @@ impl Resolver<'_> {
                 function: self.relation(&f.function)?,
             },
             F::DropTrigger(f) => Statement::DropTrigger { table: self.relation(&f.table)?, name: self.relation(&f.trigger)? },
-            _ => return Err("this step is no statement on an object".to_owned()),
+            other => self.part_statement(other)?,
         })
     }
 
@@ -232,7 +235,11 @@ impl Resolver<'_> {
         };
         let table = self.relation(&f.table)?;
         let made = column.map_or_else(|| format!("{}_{suffix}", f.table), |c| format!("{}_{c}_{suffix}", f.table));
-        Ok(Statement::AddConstraint { table, name: self.template(f.name.as_ref().unwrap_or(&made))?, constraint: spec })
+        if f.not_valid && !matches!(spec, ConstraintSpec::Check(_) | ConstraintSpec::ForeignKey(..)) {
+            return Err("'not_valid' is for checks and foreign keys".to_owned());
+        }
+        let name = self.template(f.name.as_ref().unwrap_or(&made))?;
+        Ok(Statement::AddConstraint { table, name, constraint: spec, not_valid: f.not_valid })
     }
 
     /// REPLICA IDENTITY.

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use super::amount::{Amount, PauseFile};
 use super::at::At;
 use super::object_step::*;
+use super::part_step::*;
 
 /// One step of a transaction.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -125,6 +126,58 @@ pub(super) enum StepFile {
     Cluster(ClusterFile),
     /// VACUUM FULL: the table is written anew.
     VacuumFull(TableNameFile),
+    /// CREATE POLICY.
+    CreatePolicy(PolicyFile),
+    /// DROP POLICY.
+    DropPolicy(PolicyFile),
+    /// ALTER TABLE ENABLE or DISABLE ROW LEVEL SECURITY.
+    RowLevelSecurity(TableNameFile),
+    /// CREATE RULE ON INSERT DO ALSO NOTHING.
+    CreateRule(RuleFile),
+    /// DROP RULE.
+    DropRule(RuleFile),
+    /// ALTER TABLE ENABLE TRIGGER.
+    EnableTrigger(DropTriggerFile),
+    /// ALTER TABLE DISABLE TRIGGER.
+    DisableTrigger(DropTriggerFile),
+    /// ALTER TRIGGER RENAME.
+    RenameTrigger(RenameTriggerFile),
+    /// ALTER TABLE VALIDATE CONSTRAINT.
+    ValidateConstraint(ConstraintFile),
+    /// ALTER TABLE RENAME CONSTRAINT.
+    RenameConstraint(RenameConstraintFile),
+    /// ALTER TABLE OWNER TO.
+    OwnerTo(OwnerFile),
+    /// LOCK TABLE in AccessExclusive mode.
+    LockTable(TableNameFile),
+    /// CREATE DOMAIN.
+    CreateDomain(CreateDomainFile),
+    /// ALTER DOMAIN ADD CONSTRAINT, a check.
+    AddDomainCheck(DomainFile),
+    /// DROP DOMAIN.
+    DropDomain(DomainFile),
+    /// CREATE STATISTICS.
+    CreateStatistics(CreateStatisticsFile),
+    /// DROP STATISTICS.
+    DropStatistics(StatisticsFile),
+    /// ALTER SEQUENCE RENAME.
+    RenameSequence(RenameSequenceFile),
+    /// ALTER SEQUENCE OWNED BY.
+    OwnSequence(OwnSequenceFile),
+    /// `setval` of a sequence.
+    Setval(SequenceFile),
+    /// CREATE TABLE AS.
+    CreateTableAs(CreateTableAsFile),
+    /// CREATE ROLE.
+    CreateRole(RoleFile),
+    /// ALTER ROLE.
+    AlterRole(RoleFile),
+    /// DROP ROLE.
+    DropRole(RoleFile),
+    /// GRANT on a schema.
+    GrantOnSchema(GrantOnSchemaFile),
+    /// GRANT on a function.
+    GrantOnFunction(GrantOnFunctionFile),
     /// SAVEPOINT.
     Savepoint(String),
     /// RELEASE SAVEPOINT.
