@@ -35,6 +35,7 @@ fn compare(dir: &WalDir, start: Lsn) -> (Option<Lsn>, Lsn) {
         confirmed_lsn: Lsn::INVALID,
         work_mem: decoder_core::WorkMem::default(),
         streaming: false,
+        two_phase: None,
     };
     let mut decoder = Decoder::new(config, Arc::new(NoCatalog));
     let mut creation = SlotCreation::new(start);

@@ -156,6 +156,7 @@ fn check_decoder(version: PgVersion, run: &Run) -> Result<(), TestCaseError> {
         confirmed_lsn: Lsn::INVALID,
         work_mem: decoder_core::WorkMem::default(),
         streaming: false,
+        two_phase: None,
     };
     let mut decoder = Decoder::new(config, Arc::new(run.known.clone()));
     let mut decoded = Collected::default();

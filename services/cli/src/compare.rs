@@ -137,7 +137,7 @@ pub fn measure(
     reference: Option<u64>,
     observe: &mut dyn FnMut(&DecodedTransaction),
 ) -> anyhow::Result<(Row, u64, WalEnd)> {
-    let mut decoder = input.decoder(Decoding { profile: profile.clone(), work_mem, streaming: false });
+    let mut decoder = input.decoder(Decoding { profile: profile.clone(), work_mem, streaming: false, two_phase: None });
     let mut sink = Digest { hasher: DefaultHasher::new(), observe };
     let start = Instant::now();
     let marker = decoder.current_function();

@@ -1,6 +1,7 @@
 //! `walstorm decode`: a line per committed transaction, in commit order.
 
 mod block;
+mod prepared;
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -8,14 +9,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use decoder_core::{
-    DecodedChange, DecodedTransaction, Decoder, OutputSink, Profile, Relation, RelationChanges, SnapBuildState, TimestampText,
-    WorkMem,
+    DecodedChange, DecodedTransaction, Decoder, OutputSink, PreparedEnd, Profile, Relation, RelationChanges, SnapBuildState,
+    TimestampText, TwoPhase, WorkMem,
 };
 use pg_types::record::{LogicalMessageRecord, TruncateRecord};
 use pg_types::{Lsn, Oid, Xid};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use self::block::{Aborted, Block};
+use self::prepared::{JsonPrepare, PreparedLine};
 use crate::notes::note;
 use crate::wal_input::{Decoding, WalInput};
 
@@ -34,6 +36,8 @@ profile).
 With --streaming, a transaction that is too large for --work-mem is shown in blocks before its end is known. A block's object
 has the keys block (the xid), first, start_lsn, end_lsn, relations, truncates and messages; one for a transaction or
 subtransaction that was rolled back after a block has aborted (its xid), top_xid and lsn. At the commit stands the same line as without.
+With --two-phase, the object of a prepared transaction has the keys prepare (its xid), gid, prepare_lsn, end_lsn, prepare_time, subxids,
+relations, messages and work, and that of its end commit_prepared or rollback_prepared, gid, lsn, end_lsn and time.
 
 Exit code: 0 if the WAL ends at a switch or a zeroed tail, 3 if it ends in anything else, 1 on errors.")]
 pub struct Args {
@@ -55,6 +59,12 @@ pub struct Args {
     /// Shows large transactions in blocks as soon as the memory is full, before their end is known (14 and later).
     #[arg(long)]
     streaming: bool,
+    /// Shows prepared transactions when they are prepared, and later how they ended (14 and later).
+    #[arg(long)]
+    two_phase: bool,
+    /// With --two-phase: those whose names contain TEXT are shown when they commit all the same (test_decoding: _nodecode).
+    #[arg(long, value_name = "TEXT", requires = "two_phase")]
+    two_phase_except: Option<String>,
     /// One JSON object a line.
     #[arg(long)]
     json: bool,
@@ -63,10 +73,12 @@ pub struct Args {
 /// Refuses what the WAL or the profile cannot do.
 fn check(args: &Args, input: &WalInput) -> anyhow::Result<()> {
     let version = input.dir().identity().version;
-    if args.streaming && !Decoder::streams(version) {
-        anyhow::bail!(
-            "--streaming: WAL of PostgreSQL {version} cannot be decoded before commits, from 14 on it can; leave it out"
-        );
+    for (flag, set) in [("--streaming", args.streaming), ("--two-phase", args.two_phase)] {
+        if set && !Decoder::knows_before_commit(version) {
+            anyhow::bail!(
+                "{flag}: WAL of PostgreSQL {version} cannot be decoded before commits, from 14 on it can; leave it out"
+            );
+        }
     }
     if args.streaming && !args.profile.streams() {
         let profile = &args.profile;
@@ -92,7 +104,9 @@ pub fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> anyhow::R
     input.notes.iter().for_each(|text| note(notes, text));
     check(args, &input)?;
     let (profile, work_mem, streaming) = (args.profile.clone(), args.work_mem, args.streaming);
-    let mut decoder = input.decoder(Decoding { profile, work_mem, streaming });
+    let except = args.two_phase_except.clone().map(String::into_bytes);
+    let two_phase = args.two_phase.then_some(TwoPhase { at: Lsn::INVALID, except });
+    let mut decoder = input.decoder(Decoding { profile, work_mem, streaming, two_phase });
     let mut lines = Lines { out, json: args.json, failed: None, block: Block::default() };
     let decoded = input.decode(&mut decoder, &mut lines);
     let written = lines.failed.map_or_else(|| out.flush(), Err);
@@ -177,6 +191,24 @@ impl OutputSink for Lines<'_> {
 
     fn stream_commit(&mut self, transaction: &DecodedTransaction) {
         self.commit(transaction);
+    }
+
+    fn prepare(&mut self, transaction: &DecodedTransaction) {
+        self.line(|out| write!(out, "prepare ").and_then(|()| write_text(out, transaction)), JsonPrepare(transaction));
+    }
+
+    fn stream_prepare(&mut self, transaction: &DecodedTransaction) {
+        self.prepare(transaction);
+    }
+
+    fn commit_prepared(&mut self, end: &PreparedEnd) {
+        let end = PreparedLine { committed: true, end };
+        self.line(|out| end.write_text(out), &end);
+    }
+
+    fn rollback_prepared(&mut self, end: &PreparedEnd) {
+        let end = PreparedLine { committed: false, end };
+        self.line(|out| end.write_text(out), &end);
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use decoder_core::{
     Catalog, CsvCatalog, Decoder, DecoderConfig, Function, NoCatalog, OutputSink, Profile, RegisteredCallbacks,
-    TransactionStatus, WorkMem,
+    TransactionStatus, TwoPhase, WorkMem,
 };
 use pg_types::{Lsn, Oid, RecordBody, WalRecord, Xid};
 use pg_wal::{WalDir, WalEnd, WalReader};
@@ -23,6 +23,8 @@ pub struct Decoding {
     pub work_mem: WorkMem,
     /// Transactions in progress are given out when the memory is full.
     pub streaming: bool,
+    /// Prepared transactions are given out when they are prepared.
+    pub two_phase: Option<TwoPhase>,
 }
 
 /// A directory of WAL and what is needed to decode it.
@@ -69,8 +71,9 @@ impl WalInput {
     #[must_use]
     pub fn decoder(&self, decoding: Decoding) -> Decoder {
         let (version, database) = (self.dir.identity().version, self.database);
-        let Decoding { profile, work_mem, streaming } = decoding;
-        let config = DecoderConfig { version, profile, database, confirmed_lsn: Lsn::INVALID, work_mem, streaming };
+        let Decoding { profile, work_mem, streaming, two_phase } = decoding;
+        let confirmed_lsn = Lsn::INVALID;
+        let config = DecoderConfig { version, profile, database, confirmed_lsn, work_mem, streaming, two_phase };
         let status = ScannedStatus { dir: self.dir.clone(), ends: None };
         let mut decoder = Decoder::new(config, Arc::clone(&self.catalog)).know_status(Box::new(status));
         decoder.register_callbacks(self.callbacks);

@@ -48,6 +48,7 @@ fn resuming_at_any_record_loses_and_repeats_nothing() {
             confirmed_lsn,
             work_mem: decoder_core::WorkMem::default(),
             streaming: false,
+            two_phase: None,
         };
         let mut whole = Given::default();
         let mut decoder = Decoder::new(config(Lsn::INVALID), catalog());

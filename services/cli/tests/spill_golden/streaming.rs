@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use decoder_core::{DecodedChange, DecodedTransaction, OutputSink, Relation, WorkMem};
+use decoder_core::{DecodedChange, DecodedTransaction, OutputSink, PreparedEnd, Relation, TwoPhase, WorkMem};
 use pg_types::record::{LogicalMessageRecord, TruncateRecord};
 use pg_types::{Lsn, Work, Xid};
 use serde_json::Value;
@@ -113,6 +113,22 @@ impl OutputSink for Said {
         self.say(format!("aborting {lsn} {xid}"), 1);
     }
 
+    fn prepare(&mut self, t: &DecodedTransaction) {
+        self.say(format!("prepare {} {}", t.end_lsn, t.xid), 1);
+    }
+
+    fn stream_prepare(&mut self, t: &DecodedTransaction) {
+        self.say(format!("preparing {} {}", t.end_lsn, t.xid), 1);
+    }
+
+    fn commit_prepared(&mut self, end: &PreparedEnd) {
+        self.say(format!("commit_prepared {} {}", end.end_lsn, end.xid), 1);
+    }
+
+    fn rollback_prepared(&mut self, end: &PreparedEnd) {
+        self.say(format!("rollback_prepared {} {}", end.end_lsn, end.xid), 1);
+    }
+
     fn stream_commit(&mut self, t: &DecodedTransaction) {
         self.say(format!("committing {} {}", t.end_lsn, t.xid), 1);
     }
@@ -121,7 +137,10 @@ impl OutputSink for Said {
 /// Decodes a case's log; what is said, and the work.
 fn decoded(wal: &Path, profile: &str) -> (Vec<String>, Work) {
     let input = WalInput::open(wal, wal.parent(), None).unwrap();
-    let mut decoder = input.decoder(Decoding { profile: profile.parse().unwrap(), work_mem: WorkMem::MIN, streaming: true });
+    let (profile, work_mem) = (profile.parse().unwrap(), WorkMem::MIN);
+    let is_two_phase = wal.file_name().unwrap().to_str().unwrap().starts_with("two_phase");
+    let two_phase = is_two_phase.then(|| TwoPhase { at: Lsn::INVALID, except: Some(b"_nodecode".to_vec()) });
+    let mut decoder = input.decoder(Decoding { profile, work_mem, streaming: true, two_phase });
     let mut said = Said::default();
     input.decode(&mut decoder, &mut said).unwrap();
     (said.lines.into_iter().map(|(line, n)| format!("{line} x{n}")).collect(), decoder.work())
@@ -143,7 +162,7 @@ fn comparable(case: &str, line: &str) -> String {
 fn blocks_and_counters_are_those_of_the_server() {
     for server in SERVERS {
         let (folder, cases) = recorded(server);
-        for case in cases.iter().filter(|case| !case.name.starts_with("two_phase")) {
+        for case in &cases {
             let (said, work) = decoded(&folder.path().join(&case.name), server);
             let got =
                 [work.spill_txns, work.spill_count, work.spill_bytes, work.stream_txns, work.stream_count, work.stream_bytes];
@@ -200,6 +219,33 @@ fn lines_of_blocks_have_the_documented_keys_and_the_others_are_those_without() {
     let wal = path(&folder, "rollback_to");
     let (_, text) = command(&["--streaming", "--profile", "pg17", "--work-mem", "64kB", wal.to_str().unwrap()]).unwrap();
     assert!(text.contains(" first block from 0/") && text.contains(" | 1663/5/") && text.contains(" insert 465"), "{text}");
+}
+
+#[test]
+fn prepared_transactions_have_lines_of_their_own() {
+    let (folder, _) = recorded("pg16");
+    let wal = path(&folder, "two_phase");
+    let run = |more: &[&str]| {
+        let arguments = [&["--json", "--catalog", folder.path().to_str().unwrap(), wal.to_str().unwrap()], more].concat();
+        command(&arguments).unwrap().1.lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>()
+    };
+    let (off, on) = (run(&[]), run(&["--two-phase", "--two-phase-except", "nodecode"]));
+    let gids =
+        |key: &str| on.iter().filter(|line| !line[key].is_null()).map(|line| line["gid"].as_str().unwrap()).collect::<Vec<_>>();
+    assert_eq!(gids("prepare"), ["kept", "dropped", "ddl", "open"]);
+    assert_eq!((gids("commit_prepared"), gids("rollback_prepared")), (vec!["kept", "ddl"], vec!["dropped"]));
+    let relations = |lines: &[Value], xid: &Value, key: &str| {
+        lines.iter().find(|line| line[key] == *xid).map(|line| line["relations"].clone()).unwrap()
+    };
+    for line in on.iter().filter(|line| !line["commit_prepared"].is_null()) {
+        let xid = &line["commit_prepared"];
+        assert_eq!(relations(&on, xid, "prepare"), relations(&off, xid, "xid"));
+        assert!(off.iter().any(|whole| whole["xid"] == *xid && whole["end_lsn"] == line["end_lsn"]));
+    }
+    let (_, text) = command(&["--two-phase", wal.to_str().unwrap()]).unwrap();
+    assert!(text.contains("\ncommit prepared xid ") && text.contains("\nrollback prepared xid "), "{text}");
+    let alone = Cli::try_parse_from(["walstorm", "decode", "--two-phase-except", "x", "y"]).unwrap_err().to_string();
+    assert!(alone.contains("--two-phase"), "{alone}");
 }
 
 #[test]

@@ -20,10 +20,10 @@
 //! | of a row | O(1) |
 //! | commit | its changes, and its messages by the profile's rules |
 //!
-//! Differences from PostgreSQL: nothing is kept before the builder reaches FULL, since it would not be decoded; two-phase
-//! transactions are decoded at COMMIT PREPARED.
+//! Differences from PostgreSQL: nothing is kept before the builder reaches FULL, since it would not be decoded.
 
 mod heap;
+mod two_phase;
 mod xact;
 
 use std::sync::Arc;
@@ -61,6 +61,17 @@ pub struct DecoderConfig {
     pub work_mem: WorkMem,
     /// Transactions in progress are given out in blocks when the memory is full, if WAL and profile can tell (14 and later).
     pub streaming: bool,
+    /// Prepared transactions are given out when they are prepared, if the WAL can tell (14 and later); [`None`]: when they commit.
+    pub two_phase: Option<TwoPhase>,
+}
+
+/// Which prepared transactions are given out before they commit, and from when on (`two_phase` of a slot).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TwoPhase {
+    /// What was prepared before is given out at its commit (`two_phase_at`). Invalid: the point where this decoder is consistent.
+    pub at: Lsn,
+    /// Whose names contain this are given out at their commit, as test_decoding does with `_nodecode`.
+    pub except: Option<Vec<u8>>,
 }
 
 /// What WAL of one version means to a decoder.
@@ -70,20 +81,20 @@ struct WalRules {
     inplace_changes_catalog: bool,
     /// Messages of a commit without xid are executed from the STANDBY record (later they come in an XACT record too).
     standby_invalidations: bool,
-    /// Records tell top-level transactions from the first on, so that transactions in progress can be given out.
-    streaming: bool,
+    /// Records tell top-level transactions from the first on, so that transactions can be given out before their commit.
+    before_commit: bool,
 }
 
 /// By version.
 const WAL_RULES: [WalRules; PgVersion::ALL.len()] = {
-    let from_14 = WalRules { inplace_changes_catalog: true, standby_invalidations: false, streaming: true };
+    let from_14 = WalRules { inplace_changes_catalog: true, standby_invalidations: false, before_commit: true };
     [
-        WalRules { inplace_changes_catalog: true, standby_invalidations: true, streaming: false },
+        WalRules { inplace_changes_catalog: true, standby_invalidations: true, before_commit: false },
         from_14,
         from_14,
         from_14,
         from_14,
-        WalRules { inplace_changes_catalog: false, standby_invalidations: false, streaming: true },
+        WalRules { inplace_changes_catalog: false, standby_invalidations: false, before_commit: true },
     ]
 };
 
@@ -123,6 +134,8 @@ pub struct Decoder {
     tree: Vec<Txn>,
     /// Reused: catalog changers of a commit.
     changers: Vec<Xid>,
+    /// End of the record that made this decoder consistent.
+    consistent_at: Lsn,
     /// Start of the first record seen.
     first_lsn: Lsn,
     /// End of the last one.
@@ -155,16 +168,17 @@ impl Decoder {
             replayer: Replayer::new(caches, Relations::new(catalog, config.database), config.profile.message_rule),
             tree: Vec::new(),
             changers: Vec::new(),
+            consistent_at: Lsn::INVALID,
             first_lsn: Lsn::INVALID,
             end_lsn: Lsn::INVALID,
             config,
         }
     }
 
-    /// Whether transactions in progress can be given out from WAL of a version.
+    /// Whether transactions can be given out before their commit, in blocks or when they are prepared, from WAL of a version.
     #[must_use]
-    pub fn streams(version: PgVersion) -> bool {
-        WAL_RULES[version as usize].streaming
+    pub fn knows_before_commit(version: PgVersion) -> bool {
+        WAL_RULES[version as usize].before_commit
     }
 
     /// Writes changes that do not fit the memory to `store`, which must be empty; otherwise they stay in memory in another form.
@@ -203,7 +217,11 @@ impl Decoder {
     /// By state and kind of record.
     fn dispatch(&mut self, record: &WalRecord, sink: &mut dyn OutputSink) -> Result<(), DecodeError> {
         if let RecordBody::RunningXacts(running) = &record.body {
+            let consistent = self.snap_build.state() == SnapBuildState::Consistent;
             self.snap_build.running_xacts(record.lsn, running);
+            if !consistent && self.snap_build.state() == SnapBuildState::Consistent {
+                self.consistent_at = record.end_lsn;
+            }
             self.abort_old(running.oldest_running_xid, record.lsn, sink)?;
             self.trim_commits();
             return Ok(());
@@ -212,7 +230,7 @@ impl Decoder {
             return Ok(());
         }
         self.replayer.may_start = self.config.streaming
-            && self.rules.streaming
+            && self.rules.before_commit
             && self.snap_build.state() == SnapBuildState::Consistent
             && !self.snap_build.skips(record.lsn);
         if record.top_xid.is_valid() && record.xid.is_valid() {
@@ -221,6 +239,7 @@ impl Decoder {
         match &record.body {
             RecordBody::Commit(commit) => self.commit(record, commit, sink),
             RecordBody::Abort(abort) => self.abort(record, abort, sink),
+            RecordBody::Prepare(prepare) => self.prepare(record, prepare, sink),
             RecordBody::Assignment(assignment) => {
                 for xid in assignment.subxids.iter().filter(|xid| xid.is_valid() && assignment.top_xid.is_valid()) {
                     self.reorder_buffer.assign_child(assignment.top_xid, *xid, record.lsn);

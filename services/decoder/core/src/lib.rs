@@ -27,9 +27,11 @@ use pg_types::{Lsn, PgVersion, Xid};
 
 pub use catalog::{Catalog, NoCatalog, RelationInfo};
 pub use catalog_csv::CsvCatalog;
-pub use decode::{Decoder, DecoderConfig, DecoderSizes};
+pub use decode::{Decoder, DecoderConfig, DecoderSizes, TwoPhase};
 pub use invalidation::{CacheContents, CacheSizes, RegisteredCallbacks};
-pub use output::{Action, DecodedChange, DecodedTransaction, NoOutput, OutputSink, Relation, RelationChanges, TimestampText};
+pub use output::{
+    Action, DecodedChange, DecodedTransaction, NoOutput, OutputSink, PreparedEnd, Relation, RelationChanges, TimestampText,
+};
 pub use profile::{Profile, UnknownProfile};
 pub use reorder_buffer::distribution::{ALLOCATED_MESSAGES_MAX, DISTRIBUTED_MESSAGES_MAX};
 pub use sampling::{CurrentFunction, Function};

@@ -78,6 +78,45 @@ pub trait OutputSink {
     fn stream_commit(&mut self, transaction: &DecodedTransaction) {
         let _ = transaction;
     }
+
+    /// In place of `commit`: the transaction is complete and prepared; its `commit_lsn`, `end_lsn` and `commit_time` are those of PREPARE.
+    fn prepare(&mut self, transaction: &DecodedTransaction) {
+        let _ = transaction;
+    }
+
+    /// The same of a transaction that was given out in blocks.
+    fn stream_prepare(&mut self, transaction: &DecodedTransaction) {
+        let _ = transaction;
+    }
+
+    /// A prepared transaction that was given out has committed.
+    fn commit_prepared(&mut self, end: &PreparedEnd) {
+        let _ = end;
+    }
+
+    /// A prepared transaction that was given out, at least if it was prepared since the consumer has `two_phase`, is rolled back.
+    fn rollback_prepared(&mut self, end: &PreparedEnd) {
+        let _ = end;
+    }
+}
+
+/// COMMIT PREPARED or ROLLBACK PREPARED of a transaction that was given out at PREPARE.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PreparedEnd {
+    /// The transaction.
+    pub xid: Xid,
+    /// Its name, bytes from outside.
+    pub gid: Vec<u8>,
+    /// Where the record starts.
+    pub lsn: Lsn,
+    /// Where it ends; a consumer that has this confirms it.
+    pub end_lsn: Lsn,
+    /// When.
+    pub time: Timestamp,
+    /// Where the PREPARE record ended.
+    pub prepare_end_lsn: Lsn,
+    /// When it was prepared.
+    pub prepare_time: Timestamp,
 }
 
 /// Throws everything away.

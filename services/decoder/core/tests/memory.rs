@@ -6,6 +6,8 @@
 #[path = "memory/streaming.rs"]
 mod streaming;
 mod support;
+#[path = "memory/two_phase.rs"]
+mod two_phase;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -84,7 +86,8 @@ impl Known {
         let mut ends = BTreeMap::new();
         for record in &log.records {
             if let RecordBody::Abort(abort) = &record.body {
-                ends.extend(abort.subxids.iter().chain([&record.xid]).map(|xid| (xid.0, record.lsn)));
+                let own = if abort.prepared_xid.is_valid() { abort.prepared_xid } else { record.xid };
+                ends.extend(abort.subxids.iter().chain([&own]).map(|xid| (xid.0, record.lsn)));
             }
         }
         Self(ends)

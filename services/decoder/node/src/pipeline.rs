@@ -220,6 +220,7 @@ impl Pipeline {
             confirmed_lsn: self.checkpoint.output_end,
             work_mem: self.checked.work_mem,
             streaming: false,
+            two_phase: None,
         };
         let catalog = Arc::clone(&self.checked.catalog);
         let spill = FileSpill::open(self.checked.spill.clone())?;

@@ -1,7 +1,7 @@
 //! Ends of transactions: `DecodeCommit` and `DecodeAbort` of `replication/logical/decode.c`.
 
 use pg_types::record::{AbortRecord, CommitRecord};
-use pg_types::{Lsn, WalRecord, Xid};
+use pg_types::{InvalidationMessage, Lsn, Timestamp, WalRecord, Work, Xid};
 
 use crate::DecodeError;
 use crate::decode::Decoder;
@@ -11,6 +11,37 @@ use crate::reorder_buffer::distribution::{Committing, distribute};
 use crate::reorder_buffer::replay::{Replay, ended_xid, forget, has_something};
 use crate::reorder_buffer::txn::Txn;
 use crate::sampling::Function;
+
+/// What a record says of a transaction's end, or of its PREPARE.
+#[derive(Clone, Copy)]
+pub(super) struct Ending<'a> {
+    /// Where it starts.
+    pub(super) lsn: Lsn,
+    /// Where it ends.
+    pub(super) end_lsn: Lsn,
+    /// When; at the origin if that is told.
+    pub(super) time: Timestamp,
+    /// Name of a prepared transaction.
+    pub(super) gid: &'a [u8],
+    /// Its subtransactions that count.
+    pub(super) subxids: &'a [Xid],
+    /// Its messages.
+    pub(super) messages: &'a [InvalidationMessage],
+}
+
+impl<'a> Ending<'a> {
+    /// A commit.
+    fn of_commit(record: &WalRecord, commit: &'a CommitRecord) -> Self {
+        Self {
+            lsn: record.lsn,
+            end_lsn: record.end_lsn,
+            time: commit.origin.map_or(commit.time, |(_, at_origin)| at_origin),
+            gid: &commit.gid,
+            subxids: &commit.subxids,
+            messages: &commit.messages,
+        }
+    }
+}
 
 impl Decoder {
     /// `DecodeCommit`.
@@ -33,25 +64,26 @@ impl Decoder {
             self.reorder_buffer.commit_child(xid, *sub, record.lsn);
         }
         let Some(at) = self.reorder_buffer.find(xid) else { return Ok(()) };
+        let other_database = commit.db.is_valid() && commit.db != self.config.database;
+        let skipped = self.snap_build.skips(record.lsn) || other_database;
+        let ending = Ending::of_commit(record, commit);
+        if !skipped && commit.prepared_xid.is_valid() && self.decodes_at_prepare(&commit.gid) {
+            return self.commit_prepared(at, ending, before, noted, sink);
+        }
         let mut tree = std::mem::take(&mut self.tree);
         self.reorder_buffer.take_tree(at, &mut tree);
         if let Some(txn) = tree.iter().find(|txn| txn.aborted) {
             return Err(DecodeError::AbortedCommits { xid: txn.xid, lsn: record.lsn });
         }
-        let other_database = commit.db.is_valid() && commit.db != self.config.database;
-        if !tree[0].streamed() && (self.snap_build.skips(record.lsn) || other_database) {
+        if !tree[0].streamed() && skipped {
             forget(&mut self.replayer.caches, &tree, commit);
         } else if has_something(&tree) {
-            self.replay(record, commit, &mut tree, newest, sink)?;
-            // What was done for the memory, or in blocks, belongs to whom it was done for, whenever it was.
-            let noted = self.reorder_buffer.memory.noted - noted;
-            let out = &mut self.replayer.buffers.out;
-            out.work = self.replayer.caches.work - before - noted;
-            tree.iter().for_each(|txn| out.work += txn.noted);
+            self.replay(ending, &mut tree, newest, sink)?;
+            self.sum_up_work(&mut tree, before, noted);
             let outer = self.replayer.caches.marker.enter(Function::OutputPlugin);
             match tree[0].streamed() {
-                true => sink.stream_commit(out),
-                false => sink.commit(out),
+                true => sink.stream_commit(&self.replayer.buffers.out),
+                false => sink.commit(&self.replayer.buffers.out),
             }
             self.replayer.caches.marker.leave(outer);
         }
@@ -99,11 +131,19 @@ impl Decoder {
         done
     }
 
+    /// What the transaction in `tree` cost: all since `before`, when `noted` was noted for memory and blocks, which belongs to whom it
+    /// was done for, whenever it was.
+    pub(super) fn sum_up_work(&mut self, tree: &mut [Txn], before: Work, noted: Work) {
+        let noted = self.reorder_buffer.memory.noted - noted;
+        let out = &mut self.replayer.buffers.out;
+        out.work = self.replayer.caches.work - before - noted;
+        tree.iter_mut().for_each(|txn| out.work += std::mem::take(&mut txn.noted));
+    }
+
     /// `ReorderBufferReplay`: gives the transaction in `tree` to the sink, or what of it was not yet given, but for its end.
-    fn replay(
+    pub(super) fn replay(
         &mut self,
-        record: &WalRecord,
-        commit: &CommitRecord,
+        ending: Ending<'_>,
         tree: &mut [Txn],
         newest: u32,
         sink: &mut dyn OutputSink,
@@ -111,17 +151,16 @@ impl Decoder {
         let out = &mut self.replayer.buffers.out;
         out.clear();
         (out.xid, out.first_lsn) = (tree[0].xid, tree[0].first_lsn);
-        let commit_time = commit.origin.map_or(commit.time, |(_, at_origin)| at_origin);
-        (out.commit_lsn, out.end_lsn, out.commit_time) = (record.lsn, record.end_lsn, commit_time);
-        out.gid.extend_from_slice(&commit.gid);
-        out.subxids.extend_from_slice(&commit.subxids);
-        out.messages.add(&commit.messages);
-        let mut replay = Replay::new(&mut self.replayer, sink, &commit.messages, newest);
+        (out.commit_lsn, out.end_lsn, out.commit_time) = (ending.lsn, ending.end_lsn, ending.time);
+        out.gid.extend_from_slice(ending.gid);
+        out.subxids.extend_from_slice(ending.subxids);
+        out.messages.add(ending.messages);
+        let mut replay = Replay::new(&mut self.replayer, sink, ending.messages, newest);
         if tree[0].streamed() {
             replay.block(tree, &mut self.reorder_buffer.memory)?;
             replay.sum_up(tree);
         } else {
-            replay.whole(tree, &mut self.reorder_buffer.memory, record.lsn)?;
+            replay.whole(tree, &mut self.reorder_buffer.memory, ending.lsn)?;
         }
         Ok(())
     }
@@ -133,6 +172,11 @@ impl Decoder {
         abort: &AbortRecord,
         sink: &mut dyn OutputSink,
     ) -> Result<(), DecodeError> {
+        let other_database = abort.db.is_valid() && abort.db != self.config.database;
+        let skipped = self.snap_build.skips(record.lsn) || other_database;
+        if !skipped && abort.prepared_xid.is_valid() && self.decodes_at_prepare(&abort.gid) {
+            return self.rollback_prepared(record, abort, sink);
+        }
         for xid in abort.subxids.iter().chain([&ended_xid(abort.prepared_xid, record.xid)]) {
             self.forget_aborted(*xid, record.end_lsn, sink)?;
         }

@@ -127,7 +127,8 @@ pub(crate) fn distribute(
     let inherited = (!alone).then(|| Arc::new(Inherited { own: own.into(), fed_back, total }));
     for victim in victims {
         room.work().transactions_visited += 1;
-        if !rb.get(victim).has_base_snapshot() {
+        // What is prepared already does not see the new catalogs.
+        if !rb.get(victim).has_base_snapshot() || rb.get(victim).prepared.is_some() {
             continue;
         }
         room.work().snapshots_distributed += 1;

@@ -60,6 +60,15 @@ pub(crate) struct ReorderBuffer {
     pub(crate) memory: Memory,
 }
 
+/// A transaction that is being given out, and will go on.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    /// Its slots.
+    slots: Vec<u32>,
+    /// It and its subtransactions, the top-level one first.
+    pub(crate) tree: Vec<Txn>,
+}
+
 impl ReorderBuffer {
     /// An empty one.
     pub(crate) fn new(memory: Memory) -> Self {
@@ -263,8 +272,23 @@ impl ReorderBuffer {
         self.oldest().map(|txn| txn.xid).filter(|xid| xid.precedes(oldest_running))
     }
 
+    /// Takes a top-level transaction and its subtransactions out for a while; they stay listed.
+    pub(crate) fn lend(&mut self, top: u32) -> Lent {
+        let slots = self.slots_of(top);
+        let tree = slots.iter().map(|at| std::mem::take(self.get_mut(*at))).collect();
+        Lent { slots, tree }
+    }
+
+    /// Takes them back, without changes in memory.
+    pub(crate) fn take_back(&mut self, lent: Lent) {
+        for (txn, at) in lent.tree.into_iter().zip(lent.slots) {
+            self.memory.leave(at);
+            *self.get_mut(at) = txn;
+        }
+    }
+
     /// Slots of a top-level transaction and of its live subtransactions.
-    pub(crate) fn slots_of(&self, top: u32) -> Vec<u32> {
+    fn slots_of(&self, top: u32) -> Vec<u32> {
         let of_it = |(at, xid): &(u32, Xid)| {
             let sub = &self.txns[*at as usize];
             (sub.xid == *xid && sub.top == Some(top)).then_some(*at)

@@ -102,16 +102,16 @@ pub(crate) struct Replay<'a> {
     current: (Xid, usize),
     /// Of a transaction in progress.
     block: Option<Block>,
+    /// Of one that has not committed: tells whether it is rolled back meanwhile.
+    status: Option<Box<dyn TransactionStatus>>,
+    /// It is: nothing more can be decoded.
+    aborted: bool,
 }
 
 /// What a replay knows of a transaction in progress.
 struct Block {
     /// Loads so far, when it began.
     loads_before: u64,
-    /// Tells whether the transaction is rolled back meanwhile.
-    status: Option<Box<dyn TransactionStatus>>,
-    /// It is: nothing more can be decoded.
-    aborted: bool,
 }
 
 impl<'a> Replay<'a> {
@@ -134,6 +134,8 @@ impl<'a> Replay<'a> {
             rows_before: 0,
             current: (Xid::INVALID, 0),
             block: None,
+            status: None,
+            aborted: false,
         }
     }
 
@@ -146,11 +148,14 @@ impl<'a> Replay<'a> {
         let (xid, first_lsn) = (tree[0].xid, tree[0].first_lsn);
         let outer = self.with.caches.marker.enter(Function::ReorderBufferProcessTxn);
         self.caught_up = tree[0].base_commit;
+        // A prepared one may be rolled back meanwhile; then it is given out as far as it can be.
+        self.status = if tree[0].prepared.is_some() { memory.status.take() } else { None };
         self.output(|replay| replay.sink.begin(xid, first_lsn, commit_lsn));
-        self.changes(tree, memory)?;
+        let done = self.changes(tree, memory);
+        memory.status = self.status.take().or_else(|| memory.status.take());
         self.finish(&tree[0]);
         self.with.caches.marker.leave(outer);
-        Ok(())
+        done
     }
 
     /// `ReorderBufferStreamTXN`: gives out what there is of `tree` as a block, and forgets it. Its counters are noted with the
@@ -165,7 +170,7 @@ impl<'a> Replay<'a> {
         self.caught_up = tree[0].base_commit;
         self.command_id = state.command_id;
         self.with.buffers.transient.clone_from(&state.transient);
-        self.block = Some(Block { loads_before: self.with.caches.loads, status: memory.status.take(), aborted: false });
+        (self.block, self.status) = (Some(Block { loads_before: self.with.caches.loads }), memory.status.take());
         let work = Work {
             stream_txns: u64::from(!state.streamed),
             stream_count: 1,
@@ -174,7 +179,7 @@ impl<'a> Replay<'a> {
         };
         tree[0].streaming = state;
         let done = self.changes(tree, memory);
-        memory.status = self.block.as_mut().and_then(|block| block.status.take());
+        memory.status = self.status.take();
         self.finish(&tree[0]);
         self.end_block(tree, memory)?;
         self.with.caches.work += work;
@@ -231,7 +236,7 @@ impl<'a> Replay<'a> {
             last = Some(change.lsn);
             self.current = (tree[place].xid, place);
             self.apply(&mut tree[place], &change);
-            if self.block.as_ref().is_some_and(|block| block.aborted) {
+            if self.aborted {
                 tree[place].aborted = true;
                 break;
             }
@@ -246,9 +251,8 @@ impl<'a> Replay<'a> {
     /// (`HandleConcurrentAbort`).
     fn aborted_meanwhile(&mut self, lsn: Lsn) -> bool {
         let xid = self.current.0;
-        let Some(block) = &mut self.block else { return false };
-        block.aborted = block.status.as_mut().is_some_and(|status| status.is_aborted(xid, lsn));
-        block.aborted
+        self.aborted = self.status.as_mut().is_some_and(|status| status.is_aborted(xid, lsn));
+        self.aborted
     }
 
     /// Runs a call of the sink under its own name.
@@ -308,7 +312,7 @@ impl<'a> Replay<'a> {
         // A mapped catalog's old file has no relation any more: its map is not historic.
         let unknown = self.with.relations.get(known).logged.is_none();
         let absent = unknown && kind.of_catalog() && file.rel >= Oid::FIRST_NORMAL.0;
-        if self.block.is_some() && self.with.caches.must_load_file(file) && self.aborted_meanwhile(lsn) {
+        if self.status.is_some() && self.with.caches.must_load_file(file) && self.aborted_meanwhile(lsn) {
             return;
         }
         let Some(number) = self.with.caches.open_file(file, absent, &mut self.with.relations) else { return };
@@ -350,7 +354,7 @@ impl<'a> Replay<'a> {
             let number = self.with.relations.of_oid(*oid);
             let relation = self.with.relations.get(number);
             let (namespace, logged) = (relation.namespace, relation.logged);
-            if self.block.is_some() && !self.with.caches.has_relation(*oid) && self.aborted_meanwhile(lsn) {
+            if self.status.is_some() && !self.with.caches.has_relation(*oid) && self.aborted_meanwhile(lsn) {
                 return;
             }
             self.with.caches.open_relation(*oid, namespace);

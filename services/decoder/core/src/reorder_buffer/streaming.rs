@@ -33,7 +33,6 @@ use crate::reorder_buffer::ReorderBuffer;
 use crate::reorder_buffer::change::{ChangeKind, Completeness};
 use crate::reorder_buffer::distribution::CatalogCommits;
 use crate::reorder_buffer::replay::{Replay, ReplayBuffers, TransientHeap};
-use crate::reorder_buffer::txn::Txn;
 use crate::spill::SpillError;
 
 /// What was given out of a transaction so far, and with what the next block begins.
@@ -158,14 +157,10 @@ impl Room for Streamer<'_> {
     }
 
     fn stream(&mut self, rb: &mut ReorderBuffer, top: u32) -> Result<(), SpillError> {
-        let slots = rb.slots_of(top);
-        let mut tree: Vec<Txn> = slots.iter().map(|at| std::mem::take(rb.get_mut(*at))).collect();
+        let mut lent = rb.lend(top);
         let newest = self.replayer.commits.newest();
-        let done = Replay::new(self.replayer, self.sink, &[], newest).block(&mut tree, &mut rb.memory);
-        for (txn, at) in tree.into_iter().zip(slots) {
-            rb.memory.leave(at);
-            *rb.get_mut(at) = txn;
-        }
+        let done = Replay::new(self.replayer, self.sink, &[], newest).block(&mut lent.tree, &mut rb.memory);
+        rb.take_back(lent);
         done
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pg_types::record::{LogicalMessageRecord, TruncateRecord};
-use pg_types::{InvalidationMessage, Lsn, RelFileLocator, Work, Xid};
+use pg_types::{InvalidationMessage, Lsn, RelFileLocator, Timestamp, Work, Xid};
 
 use crate::reorder_buffer::change::{Change, ChangeKind};
 use crate::reorder_buffer::memory::CHANGES_IN_MEMORY_MAX;
@@ -93,10 +93,23 @@ pub(crate) struct Txn {
     pub(crate) restored: u64,
     /// What was done for its memory, and to give it out in blocks.
     pub(crate) noted: Work,
+    /// It is prepared, to be given out before its commit (`RBTXN_IS_PREPARED`).
+    pub(crate) prepared: Option<Prepared>,
     /// What of it was given out before its end.
     pub(crate) streaming: StreamState,
     /// Neighbours in the list of top-level transactions; the list's owner keeps them.
     pub(crate) links: Links,
+}
+
+/// What the end of a prepared transaction needs of its PREPARE.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Prepared {
+    /// Where the record starts.
+    pub(crate) lsn: Lsn,
+    /// Where it ends.
+    pub(crate) end_lsn: Lsn,
+    /// When; at the origin if that is told.
+    pub(crate) time: Timestamp,
 }
 
 /// Links of the list of top-level transactions.

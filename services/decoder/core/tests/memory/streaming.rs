@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use decoder_core::{
-    DecodedChange, DecodedTransaction, Decoder, DecoderConfig, NoCatalog, OutputSink, Relation, RelationChanges, WorkMem,
+    DecodedChange, DecodedTransaction, Decoder, DecoderConfig, NoCatalog, OutputSink, PreparedEnd, Relation, RelationChanges,
+    WorkMem,
 };
 use pg_types::record::{HeapInsert, HeapMultiInsert, LogicalMessageRecord, TruncateRecord};
 use pg_types::{Lsn, PgVersion, RecordBody, Work, Xid};
@@ -23,19 +24,23 @@ type Change = (Xid, Lsn, String, u64);
 
 /// Puts blocks together.
 #[derive(Default)]
-struct Reassembled {
+pub(super) struct Reassembled {
     /// Transactions in progress.
     open: BTreeMap<u32, Vec<Change>>,
     /// The block at hand.
     block: Option<Xid>,
     /// The transaction at hand.
     whole: Vec<Change>,
+    /// What is prepared.
+    pub(super) prepared: BTreeMap<u32, (Vec<Change>, DecodedTransaction)>,
+    /// Calls that concern prepared ones.
+    pub(super) calls: Vec<String>,
     /// What is complete.
-    done: Vec<(Vec<Change>, String)>,
+    pub(super) done: Vec<(Vec<Change>, String)>,
     /// Rows inserted by the transactions that are complete.
-    inserted: Vec<u64>,
+    pub(super) inserted: Vec<u64>,
     /// Blocks, and rolled-back transactions after a block.
-    counts: (u64, u64),
+    pub(super) counts: (u64, u64),
 }
 
 impl Reassembled {
@@ -104,10 +109,36 @@ impl OutputSink for Reassembled {
         let changes = self.open.remove(&t.xid.0).unwrap();
         self.end(changes, t);
     }
+
+    fn prepare(&mut self, t: &DecodedTransaction) {
+        self.calls.push(format!("prepare {}", t.xid));
+        let changes = std::mem::take(&mut self.whole);
+        self.prepared.insert(t.xid.0, (changes, t.clone()));
+    }
+
+    fn stream_prepare(&mut self, t: &DecodedTransaction) {
+        self.calls.push(format!("stream prepare {}", t.xid));
+        let changes = self.open.remove(&t.xid.0).unwrap();
+        self.prepared.insert(t.xid.0, (changes, t.clone()));
+    }
+
+    fn commit_prepared(&mut self, end: &PreparedEnd) {
+        self.calls.push(format!("commit {}", end.xid));
+        // One without changes is not shown when it is prepared, as in PostgreSQL.
+        let Some((changes, mut t)) = self.prepared.remove(&end.xid.0) else { return };
+        assert_eq!((t.end_lsn, t.commit_time), (end.prepare_end_lsn, end.prepare_time));
+        (t.commit_lsn, t.end_lsn, t.commit_time) = (end.lsn, end.end_lsn, end.time);
+        self.end(changes, &t);
+    }
+
+    fn rollback_prepared(&mut self, end: &PreparedEnd) {
+        self.calls.push(format!("rollback {}", end.xid));
+        self.prepared.remove(&end.xid.0);
+    }
 }
 
 /// Decodes with blocks, or without.
-fn decode(log: &Log, config: DecoderConfig, status: Option<Known>) -> (Decoder, Reassembled) {
+pub(super) fn decode(log: &Log, config: DecoderConfig, status: Option<Known>) -> (Decoder, Reassembled) {
     let mut decoder = Decoder::new(config, Arc::new(NoCatalog));
     if let Some(status) = status {
         decoder = decoder.know_status(Box::new(status));

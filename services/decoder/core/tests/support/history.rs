@@ -1,7 +1,8 @@
 //! Random workloads and the records that a server writes of them.
 
 use pg_types::record::{
-    AbortRecord, AssignmentRecord, HeapDelete, HeapInsert, HeapPlace, LogicalMessageRecord, OldTuple, TruncateRecord,
+    AbortRecord, AssignmentRecord, CommitRecord, HeapDelete, HeapInsert, HeapPlace, LogicalMessageRecord, OldTuple,
+    PrepareRecord, TruncateRecord,
 };
 use pg_types::{InvalidationMessage, Oid, PgVersion, RecordBody, Xid};
 use proptest::prelude::*;
@@ -29,6 +30,9 @@ pub(crate) enum Step {
     RollbackTo(u8),
     Commit(u8),
     Abort(u8),
+    Prepare(u8),
+    /// COMMIT PREPARED or ROLLBACK PREPARED.
+    FinishPrepared(u8, bool),
     Running,
 }
 
@@ -49,6 +53,8 @@ pub(crate) fn workload(tricky: bool) -> impl Strategy<Value = Vec<Step>> {
         1 => any::<u8>().prop_map(move |t| if tricky { Step::RollbackTo(t) } else { Step::Release(t) }),
         2 => any::<u8>().prop_map(Step::Commit),
         1 => any::<u8>().prop_map(Step::Abort),
+        1 => any::<u8>().prop_map(Step::Prepare),
+        1 => (any::<u8>(), any::<bool>()).prop_map(|(t, commit)| Step::FinishPrepared(t, commit)),
         1 => Just(Step::Running),
     ];
     prop::collection::vec(step, 1..80)
@@ -61,11 +67,20 @@ struct Open {
     command: u32,
 }
 
+impl Open {
+    /// What its end tells: xid, subtransactions, messages.
+    fn end(&self) -> (u32, Vec<Xid>, Vec<InvalidationMessage>) {
+        let subxids = self.levels[1..].iter().map(|l| l.0).chain(self.released.iter().copied()).map(Xid).collect();
+        (self.levels[0].0, subxids, self.levels.iter().flat_map(|l| l.1.clone()).collect())
+    }
+}
+
 /// Turns steps into records as the version writes them.
 struct Writer {
     log: Log,
     version: PgVersion,
     open: Vec<Open>,
+    prepared: Vec<Open>,
     next_xid: u32,
     open_max: usize,
 }
@@ -92,13 +107,13 @@ impl Writer {
 
     fn step(&mut self, step: &Step) {
         match *step {
-            Step::Begin if self.open.len() < self.open_max => {
+            Step::Begin if self.open.len() + self.prepared.len() < self.open_max => {
                 let xid = self.xid();
                 self.open.push(Open { levels: vec![(xid, vec![])], released: vec![], command: 0 });
             }
             Step::Begin => {}
             Step::Running => {
-                let oldest = self.open.iter().map(|o| o.levels[0].0).min().unwrap_or(self.next_xid);
+                let oldest = self.open.iter().chain(&self.prepared).map(|o| o.levels[0].0).min().unwrap_or(self.next_xid);
                 self.log.running(oldest, self.next_xid);
             }
             Step::Insert(n, rel) => {
@@ -161,6 +176,30 @@ impl Writer {
                 self.log.push(xid, 0, RecordBody::Abort(Box::default()));
             }
             Step::Commit(n) => self.commit(n),
+            Step::Prepare(n) => {
+                let Some((at, ..)) = self.choose(n) else { return };
+                let open = self.open.swap_remove(at);
+                let (xid, subxids, messages) = open.end();
+                let gid = format!("g{xid}").into_bytes();
+                let prepare = PrepareRecord { db: DATABASE, gid, subxids, messages, ..PrepareRecord::default() };
+                self.log.push(xid, 0, RecordBody::Prepare(Box::new(prepare)));
+                self.prepared.push(open);
+            }
+            Step::FinishPrepared(n, commit) => {
+                let Some(at) = usize::from(n).checked_rem(self.prepared.len()) else { return };
+                let (xid, subxids, messages) = self.prepared.swap_remove(at).end();
+                let (prepared_xid, gid, db) = (Xid(xid), format!("g{xid}").into_bytes(), DATABASE);
+                let body = match commit {
+                    true => {
+                        let record = CommitRecord { prepared_xid, gid, db, subxids, messages, ..CommitRecord::default() };
+                        RecordBody::Commit(Box::new(record))
+                    }
+                    false => {
+                        RecordBody::Abort(Box::new(AbortRecord { prepared_xid, gid, db, subxids, ..AbortRecord::default() }))
+                    }
+                };
+                self.log.push(0, 0, body);
+            }
             Step::Abort(n) => {
                 let Some((at, ..)) = self.choose(n) else { return };
                 let open = self.open.swap_remove(at);
@@ -197,7 +236,7 @@ impl Writer {
 
 /// The records of a workload.
 pub(crate) fn write(steps: &[Step], version: PgVersion, open_max: usize) -> Log {
-    let mut writer = Writer { log: Log::consistent(1000), version, open: vec![], next_xid: 1000, open_max };
+    let mut writer = Writer { log: Log::consistent(1000), version, open: vec![], prepared: vec![], next_xid: 1000, open_max };
     steps.iter().for_each(|step| writer.step(step));
     writer.log
 }

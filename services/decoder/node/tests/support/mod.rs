@@ -118,6 +118,7 @@ pub(crate) fn expected(wal: &Path) -> (Vec<Item>, Lsn) {
         confirmed_lsn: Lsn::INVALID,
         work_mem: decoder_core::WorkMem::default(),
         streaming: false,
+        two_phase: None,
     };
     let mut decoder = Decoder::new(config, Arc::new(NoCatalog));
     let mut oracle = Oracle::default();
