@@ -87,6 +87,11 @@ pub struct SourceConfig {
     pub segment_bytes: u32,
     /// `system_identifier` of its log; unset: follows from the scenario's name and the seed.
     pub system_id: Option<u64>,
+    /// The scenario does not begin before there are these slots, as of a decoder or a standby that is to see all of it.
+    pub wait_for_slots: Vec<String>,
+    /// Longest wait for them; after that the node stops.
+    #[serde(with = "humantime_serde")]
+    pub wait_for_slots_timeout: Duration,
     /// The scenario waits when the oldest slot is so many bytes behind; unset: it never does.
     pub ahead_bytes_max: Option<u64>,
     /// Seed of the scenario; unset: the scenario's own.
@@ -118,6 +123,8 @@ impl Default for SourceConfig {
             pg_version: 18,
             segment_bytes: 16 << 20,
             system_id: None,
+            wait_for_slots: Vec::new(),
+            wait_for_slots_timeout: Duration::from_secs(60),
             ahead_bytes_max: None,
             seed: None,
             clock: ClockMode::Virtual,
@@ -259,6 +266,15 @@ impl SourceConfig {
         let is_there = self.wal_dir.is_some() || self.archive.is_some();
         if is_there && (self.seed.is_some() || self.system_id.is_some() || !self.parameters.is_empty()) {
             return wrong("source.seed (--seed), source.system_id and source.parameters are a scenario's, and none is set");
+        }
+        if self.scenario.is_none() && !self.wait_for_slots.is_empty() {
+            return wrong("source.wait_for_slots (--wait-for-slots) is for a scenario, and none is set");
+        }
+        if let Some(name) = self.wait_for_slots.iter().find(|name| crate::slots::validate_name(name).is_err()) {
+            let name = name.escape_debug();
+            return wrong(&format!(
+                "source.wait_for_slots: \"{name}\" is no slot's name: 1 to 63 of the characters a-z, 0-9 and _"
+            ));
         }
         if self.scenario.is_some() && (self.follow || self.timeline.is_some()) {
             return wrong(

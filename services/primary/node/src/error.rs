@@ -40,6 +40,34 @@ pub enum Error {
         /// When that stream took it, in milliseconds since 1970.
         since_ms: u64,
     },
+    /// The slot is a scenario's consumer's.
+    #[error("slot \"{name}\" belongs to a consumer of the scenario that is played: copy it with CopySlot, and use the copy")]
+    SlotOfScenario {
+        /// Its name.
+        name: String,
+    },
+    /// A consumer of the scenario would have the slot of a client.
+    #[error(
+        "the scenario has a consumer with slot \"{name}\", and a client has a slot of that name already: rename one of them, or delete \
+         the client's with DeleteSlot"
+    )]
+    ConsumerSlotTaken {
+        /// Its name.
+        name: String,
+    },
+    /// Slots that the scenario is to wait for did not come.
+    #[error(
+        "source.wait_for_slots: after {waited_s} s there is no slot {missing}: start the nodes that make them, correct the names, or raise \
+         source.wait_for_slots_timeout. There are: {there}"
+    )]
+    SlotsAwaited {
+        /// Those that did not come, in quotes.
+        missing: String,
+        /// Those that are there, in quotes.
+        there: String,
+        /// How long it waited, in seconds.
+        waited_s: u64,
+    },
     /// A newer stream of the same client took the slot over.
     #[error(
         "slot \"{name}\" was taken over by a newer stream of the same client: if that was another consumer, give each a client_id of \

@@ -58,6 +58,10 @@ struct Settings {
     #[arg(long, value_name = "SCENARIO")]
     #[serde(rename = "source.scenario")]
     scenario: Option<String>,
+    /// Slots, as of decoders and standbys, that must be there before the scenario begins, separated by commas.
+    #[arg(long, value_name = "SLOT,SLOT,...", value_delimiter = ',')]
+    #[serde(rename = "source.wait_for_slots", skip_serializing_if = "Vec::is_empty")]
+    wait_for_slots: Vec<String>,
     /// Wait for runs that clients ask for with RunScenario.
     #[arg(long, conflicts_with_all = ["wal_dir", "archive", "scenario"])]
     #[serde(rename = "source.runs", skip_serializing_if = "std::ops::Not::not")]

@@ -79,7 +79,7 @@ impl PrimaryNode {
         let sampler = Sampler::new(&config.telemetry.sampling).map_err(|e| Error::Config(e.to_string()))?;
         let times = Arc::clone(&clock);
         let stop = drain.clone();
-        let (opened, config) = blocking(move || Opened::open(&config, times, &stop).map(|opened| (opened, config))).await?;
+        let (opened, config) = blocking(move || Opened::open(&config, &times, &stop).map(|opened| (opened, config))).await?;
         let Opened { lock, log, slots, source, runs } = opened;
         let identity = log.identity();
 
@@ -187,11 +187,12 @@ struct Opened {
 
 impl Opened {
     /// Opens everything. Blocks on the disk.
-    fn open(config: &PrimaryConfig, clock: Arc<dyn Clock>, drain: &Drain) -> Result<Self> {
+    fn open(config: &PrimaryConfig, clock: &Arc<dyn Clock>, drain: &Drain) -> Result<Self> {
         crate::slots::create_private_dir(&config.data_dir)?;
         let lock = lock_data_dir(&config.data_dir)?;
-        let (log, source, runs) = sources::open(config, clock, drain)?;
+        let (log, source, runs) = sources::open(config, Arc::clone(clock), drain)?;
         let slots = Slots::open(&config.data_dir, &log.identity(), config.max_slots)?;
+        source.adopt_consumers(&log, &slots, clock.as_ref())?;
         if log.source() == LogSource::Simulated {
             for name in slots.invalidate_before(log.oldest(), LOST_CAUSE) {
                 tracing::warn!(slot = name, "slot is lost: {LOST_CAUSE}");

@@ -572,3 +572,23 @@ async fn a_sweep_is_one_run_with_a_point_for_each_setting_and_expectations_are_j
     let status = refused(&node, seeded).await;
     assert_eq!(status.get_details_bad_request().unwrap().field_violations[0].field, "seed");
 }
+
+#[tokio::test]
+async fn slots_of_a_runs_consumers_go_with_it_and_names_that_clash_end_it() {
+    let node = serve(|config| config.retention.keep_bytes = Some(1)).await;
+    let consumed = format!("{SHORT}[[consumers]]\nslot = 'reader'\npaused = [{{ from = '0s', to = '1h' }}]\n");
+    for id in ["first", "second"] {
+        let run = play(&node, wish(id, &consumed)).await;
+        assert_eq!(run.state(), pb::RunState::Succeeded, "{}", run.error);
+        assert!(
+            node.admin().get_slot(walstorm_proto::admin::v1::GetSlotRequest { name: "slots/reader".into() }).await.is_err()
+        );
+    }
+    node.create_slot("reader", node.node.log().end().lsn.0).await;
+    let end = node.node.log().end().lsn;
+    let run = play(&node, wish("third", &consumed)).await;
+    assert_eq!(run.state(), pb::RunState::Failed);
+    assert!(run.error.contains("\"reader\"") && run.error.contains("DeleteSlot"), "{}", run.error);
+    assert_eq!(node.node.log().end().lsn, end, "it wrote nothing");
+    node.stop().await;
+}

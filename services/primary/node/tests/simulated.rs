@@ -291,3 +291,27 @@ async fn many_transactions_are_flushed_together_and_counted() {
         node.stop().await;
     }
 }
+
+/// A scenario whose log's disk is full for a fifth of a second.
+const FULL: &str = "name = 'full'\nstory = 'A full disk.'\nseed = 1\nduration = '600ms'\n[server]\nbarrier_every = '50ms'\n\
+    [[faults]]\nat = '100ms'\nkind = 'disk_full'\nfor = '200ms'\n[[tables]]\nname = 't'\ncolumns = ['id int']\n\
+    [[actors]]\nname = 'a'\nevery = '10ms'\nsteps = [{ insert = { table = 't' } }]\n";
+
+#[tokio::test]
+async fn a_simulated_disk_without_room_is_told_as_a_real_one_is() {
+    let data = tempfile::tempdir().unwrap();
+    let path = data.path().join("full.toml");
+    std::fs::write(&path, FULL).unwrap();
+    let mut config = config(data.path());
+    config.source.parameters.clear();
+    config.source.scenario = Some(path.display().to_string());
+    config.source.clock = ClockMode::Real;
+    let node = Node::start(config, data).await;
+    let mut writer = node.node.log().writer().unwrap();
+    let full = writer.wait_for(|state| state.fault.is_some()).await.unwrap().clone();
+    assert!(full.fault.as_deref().unwrap().contains("the scenario says"), "{full:?}");
+    writer.wait_for(|state| state.fault.is_none()).await.unwrap();
+    node.node.log().subscribe().wait_for(|log| log.closed).await.unwrap();
+    assert!(node.node.log().writer().unwrap().borrow().commits > full.commits + 20, "it goes on by itself");
+    node.stop().await;
+}

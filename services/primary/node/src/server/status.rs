@@ -6,6 +6,7 @@ use service_kit::status::{Failure, Reason, failure, invalid_field};
 use tonic::Status;
 
 use crate::error::Error;
+use crate::slots::SCENARIO;
 
 /// What clients are told to wait before they try again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -28,6 +29,7 @@ fn failure_of(error: &Error) -> Failure {
         Error::SlotNotFound { .. }
         | Error::SlotExists { .. }
         | Error::SlotActive { .. }
+        | Error::SlotOfScenario { .. }
         | Error::SlotTakenOver { .. }
         | Error::SlotInvalidated { .. }
         | Error::SlotBuilding { .. }
@@ -76,6 +78,8 @@ fn failure_of(error: &Error) -> Failure {
         | Error::SlotFile { .. }
         | Error::SlotForeign { .. }
         | Error::SlotAhead { .. }
+        | Error::ConsumerSlotTaken { .. }
+        | Error::SlotsAwaited { .. }
         | Error::DataDirInUse { .. }
         | Error::RunFile { .. }
         | Error::Io { .. }
@@ -98,6 +102,7 @@ fn slot_failure(error: &Error, text: String) -> Failure {
         Error::SlotActive { name, holder, since_ms } => slot(failure(Reason::SlotActive, text), name, holder)
             .metadata("holder", holder)
             .metadata("since", prost_types::Timestamp::to_string(&super::convert::timestamp_ms(*since_ms))),
+        Error::SlotOfScenario { name } => slot(failure(Reason::SlotActive, text), name, SCENARIO),
         Error::SlotTakenOver { name } => slot(failure(Reason::StreamTakenOver, text), name, ""),
         Error::SlotInvalidated { name, cause } => {
             slot(failure(Reason::SlotInvalidated, text), name, "").metadata("cause", cause)

@@ -14,8 +14,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::error::{Error, Result};
 
 /// Format of the files that are written.
-const FORMAT: u32 = 2;
-/// Oldest format that is read: 1 has physical slots without xmins.
+const FORMAT: u32 = 3;
+/// Oldest format that is read: 1 has physical slots without xmins, 2 none of scenarios' consumers.
 const FORMAT_MIN: u32 = 1;
 /// A slot file is a few hundred bytes; a larger one is none.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
@@ -54,6 +54,9 @@ pub struct SlotFile {
     /// The same for catalogs.
     #[serde(default)]
     pub catalog_xmin: u32,
+    /// It is a scenario's consumer's, and this is where the run began in the log. [`Lsn::INVALID`] for a client's.
+    #[serde(default, serialize_with = "lsn_to_text", deserialize_with = "lsn_from_text")]
+    pub run_start_lsn: Lsn,
 }
 
 /// What a slot is for (`SlotIsLogical`).
@@ -84,6 +87,7 @@ impl SlotFile {
             building: false,
             xmin: 0,
             catalog_xmin: 0,
+            run_start_lsn: Lsn::INVALID,
         }
     }
 

@@ -12,6 +12,7 @@
 //! * I4 A file is either the old state in whole or the new one in whole.
 
 mod builder;
+mod consumers;
 mod creation;
 mod file;
 pub(crate) mod restart_decoding;
@@ -27,6 +28,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use builder::SlotBuilder;
+pub(crate) use consumers::{ConsumerRun, SCENARIO};
 pub use creation::{BuildState, CreationReport, RunningTransaction, SlotCreation};
 pub(crate) use file::create_private_dir;
 pub use file::{SlotFile, SlotKind};
@@ -233,7 +235,10 @@ impl Slots {
         policy: impl FnOnce(Option<Lsn>) -> Removal,
     ) -> (Removal, Vec<String>) {
         let mut table = self.table();
-        let removal = policy(table.oldest_saved());
+        let mut removal = policy(table.oldest_saved());
+        // What a scenario's consumer may keep is the scenario's to say.
+        removal.remove_before =
+            table.oldest_saved_of_scenario().map_or(removal.remove_before, |lsn| lsn.min(removal.remove_before));
         // Segments go in whole.
         let floor = removal.remove_before.0 - removal.remove_before.0 % u64::from(segment_size);
         table.raise_floor(Lsn(floor));

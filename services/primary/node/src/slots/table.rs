@@ -50,6 +50,12 @@ pub struct Slot {
 }
 
 impl Slot {
+    /// Whether it is a scenario's consumer's, and no client's.
+    #[must_use]
+    pub fn is_of_scenario(&self) -> bool {
+        self.state.run_start_lsn.is_valid()
+    }
+
     /// Changes whenever the slot does in more than its position, for optimistic deletes.
     #[must_use]
     pub fn etag(&self) -> String {
@@ -87,11 +93,11 @@ pub struct Lease {
 #[derive(Debug)]
 pub struct SlotTable {
     /// By name.
-    slots: BTreeMap<String, Slot>,
+    pub(super) slots: BTreeMap<String, Slot>,
     /// Most slots with a name there may be (`max_replication_slots`).
     max_slots: usize,
     /// Number of the next stream.
-    next_session: u64,
+    pub(super) next_session: u64,
     /// WAL before this is being removed: no slot may begin there.
     floor: Lsn,
 }
@@ -140,9 +146,10 @@ impl SlotTable {
     /// Removes a slot and returns the stream that held it; the caller removes its file.
     ///
     /// # Errors
-    /// No such slot; in use and not `force`; changed since `etag` (empty: whatever its state).
+    /// No such slot; a scenario's; in use and not `force`; changed since `etag` (empty: whatever its state).
     pub fn delete(&mut self, name: &str, etag: &str, force: bool) -> Result<Option<u64>> {
         let slot = self.get(name)?;
+        check_is_clients(&slot)?;
         check_etag(&slot, etag)?;
         if let (Some(active), false) = (&slot.active, force) {
             return Err(slot_active(name, active));
@@ -157,7 +164,8 @@ impl SlotTable {
     /// No such slot, being built or lost; the new name is wrong or taken, or the limit is reached.
     pub fn copy(&mut self, source: &str, name: &str, persistency: Persistency, now_ms: u64) -> Result<Slot> {
         let source = self.usable(source)?;
-        let state = SlotFile { name: name.to_owned(), created_at_ms: now_ms, ..source.state.clone() };
+        let state = source.state.clone();
+        let state = SlotFile { name: name.to_owned(), created_at_ms: now_ms, run_start_lsn: Lsn::INVALID, ..state };
         self.create(state, persistency)
     }
 
@@ -188,6 +196,7 @@ impl SlotTable {
     /// position (I1). The caller has checked that WAL reaches so far.
     pub(super) fn advanceable(&mut self, name: &str, target: Lsn, etag: &str) -> Result<&mut Slot> {
         let slot = self.usable(name)?;
+        check_is_clients(slot)?;
         check_etag(slot, etag)?;
         if let Some(active) = &slot.active {
             return Err(slot_active(name, active));
@@ -249,6 +258,7 @@ impl SlotTable {
     pub fn acquire(&mut self, name: &str, client_id: &str, now_ms: u64) -> Result<(Lease, Option<u64>)> {
         let session = self.next_session;
         let slot = self.usable(name)?;
+        check_is_clients(slot)?;
         let replaced = match &slot.active {
             None => None,
             Some(active) if !client_id.is_empty() && active.client_id == client_id => Some(active.session),
@@ -346,11 +356,11 @@ impl SlotTable {
         self.slots.get(name).is_some_and(unheld) && self.slots.remove(name).is_some()
     }
 
-    /// Marks slots that need WAL before `oldest` as lost and returns their names and the streams that held them.
+    /// Marks clients' slots that need WAL before `oldest` as lost and returns their names and the streams that held them.
     pub fn invalidate_before(&mut self, oldest: Lsn, cause: &str) -> Vec<(String, Option<u64>)> {
         let mut lost = Vec::new();
         for (name, slot) in &mut self.slots {
-            if slot.state.restart_lsn < oldest && slot.state.invalidated.is_none() {
+            if slot.state.restart_lsn < oldest && slot.state.invalidated.is_none() && !slot.is_of_scenario() {
                 slot.state.invalidated = Some(cause.to_owned());
                 slot.creation = None;
                 lost.push((name.clone(), slot.active.take().map(|a| a.session)));
@@ -378,17 +388,28 @@ impl SlotTable {
         }
     }
 
-    /// The slot whose consumer has confirmed most, and up to where.
+    /// The client's slot whose consumer has confirmed most, and up to where.
     #[must_use]
     pub fn furthest_confirmed(&self) -> Option<(&str, Lsn)> {
-        let valid = self.slots.values().filter(|slot| slot.state.invalidated.is_none());
+        let valid = self.slots.values().filter(|slot| slot.state.invalidated.is_none() && !slot.is_of_scenario());
         valid.map(|slot| (slot.state.name.as_str(), slot.state.confirmed_flush_lsn)).max_by_key(|(_, lsn)| *lsn)
     }
 
-    /// The oldest WAL that some slot needs, going by what is on disk (I3); lost slots need none.
+    /// The oldest WAL that a client's slot needs, going by what is on disk (I3); lost slots need none.
     #[must_use]
     pub fn oldest_saved(&self) -> Option<Lsn> {
-        let kept = self.slots.values().filter(|slot| slot.state.invalidated.is_none());
+        self.oldest_saved_of(|slot| !slot.is_of_scenario())
+    }
+
+    /// The same of slots of a scenario's consumers.
+    #[must_use]
+    pub fn oldest_saved_of_scenario(&self) -> Option<Lsn> {
+        self.oldest_saved_of(Slot::is_of_scenario)
+    }
+
+    /// The same of some slots.
+    fn oldest_saved_of(&self, which: impl Fn(&Slot) -> bool) -> Option<Lsn> {
+        let kept = self.slots.values().filter(|slot| slot.state.invalidated.is_none() && which(slot));
         // Not persistent, or not stored yet: what it starts with.
         kept.map(|slot| slot.saved.as_ref().unwrap_or(&slot.state).restart_lsn).min()
     }
@@ -404,6 +425,11 @@ pub fn validate_name(name: &str) -> Result<()> {
         return Err(Error::field("slot", "a slot's name has 1 to 63 of the characters a-z, 0-9 and _"));
     }
     Ok(())
+}
+
+/// Refuses a slot that is a scenario's.
+fn check_is_clients(slot: &Slot) -> Result<()> {
+    if slot.is_of_scenario() { Err(Error::SlotOfScenario { name: slot.state.name.clone() }) } else { Ok(()) }
 }
 
 /// Refuses if the slot is no longer as `etag` says; empty: it may be in any state.

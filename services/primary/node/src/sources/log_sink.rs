@@ -36,6 +36,9 @@ use crate::wal_log::{WriterState, directory_error};
 /// Time between two attempts to write to a disk that has no room.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 
+/// Why nothing is written while the simulated server has no room.
+const SCENARIO_FULL: &str = "the scenario says that the disk of its log has no room now: nothing is written until it has";
+
 /// Looks at a directory from which segments are being removed, at most.
 const LOOKS_MAX: u32 = 100;
 
@@ -57,6 +60,8 @@ pub(super) struct LogSink {
     flushes: u64,
     /// Whoever waits for room stops with the node; unset: nobody waits.
     waiting: Option<Drain>,
+    /// The disk of the simulated server has no room: it writes nothing now.
+    scenario_full: bool,
 }
 
 /// What happens to a record.
@@ -123,7 +128,8 @@ impl LogSink {
     /// A log in a phase.
     fn new(dir: PathBuf, config: WriterConfig, phase: Phase) -> Result<Self> {
         let (state, _) = watch::channel(WriterState::default());
-        let mut this = Self { dir, config, phase, exact: true, state, commits: 0, flushes: 0, waiting: None };
+        let mut this =
+            Self { dir, config, phase, exact: true, state, commits: 0, flushes: 0, waiting: None, scenario_full: false };
         this.take_over_at_end().map_err(write_error)?;
         Ok(this)
     }
@@ -174,7 +180,15 @@ impl LogSink {
 
     /// Whether the disk has no room for what was to be written last.
     pub(super) fn is_out_of_room(&self) -> bool {
-        self.state.borrow().fault.is_some()
+        self.state.borrow().fault.is_some() && !self.scenario_full
+    }
+
+    /// Tells whether the disk of the simulated server has no room: that is told as it is of the real one.
+    pub(super) fn tell_scenario_full(&mut self, full: bool) {
+        if self.scenario_full != full {
+            self.scenario_full = full;
+            self.tell(None);
+        }
     }
 
     /// Whether records are still only compared.
@@ -223,6 +237,7 @@ impl LogSink {
 
     /// Tells how writing goes.
     fn tell(&self, fault: Option<String>) {
+        let fault = fault.or_else(|| self.scenario_full.then(|| SCENARIO_FULL.to_owned()));
         let state = WriterState { counters: self.counters(), commits: self.commits, flushes: self.flushes, fault };
         self.state.send_if_modified(|told| {
             let changed = *told != state;

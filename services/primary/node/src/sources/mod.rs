@@ -44,6 +44,17 @@ impl Source {
         }
     }
 
+    /// Makes the slots of the consumers that its scenario has. Those of runs come with them. Blocks on the disk.
+    ///
+    /// # Errors
+    /// A client has a slot of that name, there are too many, or one cannot be stored.
+    pub(crate) fn adopt_consumers(&self, log: &WalLog, slots: &Slots, clock: &dyn Clock) -> Result<()> {
+        match self {
+            Self::Simulated(player) => player.adopt_consumers(log, slots, clock),
+            Self::Still | Self::Followed(_) | Self::Archive(..) | Self::Runs(_) => Ok(()),
+        }
+    }
+
     /// Runs it until it ends by itself or the node stops. Without its source a node is of no use, so an error stops it.
     pub(crate) async fn run(self, log: WalLog, slots: Slots, drain: Drain) -> Result<()> {
         let ran = match self {

@@ -1,7 +1,8 @@
 //! Plays a scenario: step after step into the log, on one of three clocks, published in groups once flushed.
 
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
+use pg_types::WalIdentity;
 use primary_core::{Clock as _, Engine, PrimaryError, RunSummary, Step, rng};
 use service_kit::Drain;
 
@@ -9,12 +10,14 @@ use super::log_sink::LogSink;
 use super::player_clock::PlayerClock;
 use super::simulated::scenario_error;
 use crate::config::{ClockMode, SourceConfig};
-use crate::error::Result;
-use crate::slots::Slots;
+use crate::error::{Error, Result};
+use crate::slots::{ConsumerRun, Slots};
 use crate::wal_log::WalLog;
 
 /// Longest sleep between two looks at whether the node stops.
 const NAP: Duration = Duration::from_millis(50);
+/// Sleep between two looks at which slots there are.
+const SLOTS_NAP: Duration = Duration::from_millis(2);
 /// Steps between two looks at the clock and at whether the node stops.
 const STEPS_PER_LOOK: u32 = 64;
 
@@ -117,6 +120,46 @@ impl Player {
         Ok(())
     }
 
+    /// Makes the slots of the scenario's consumers, or finds those that they had before a restart. After the first step. Blocks on the
+    /// disk.
+    ///
+    /// # Errors
+    /// A client has a slot of that name, there are too many, or one cannot be stored.
+    pub(super) fn adopt_consumers(&self, identity: &WalIdentity, slots: &Slots, clock: &dyn service_kit::Clock) -> Result<()> {
+        let now_ms = clock.now().duration_since(UNIX_EPOCH).map_or(0, |passed| passed.as_millis() as u64);
+        let run = ConsumerRun { identity: *identity, start: self.engine.summary().start_lsn, now_ms };
+        slots.adopt_consumers(run, &self.engine.plan().consumers)?;
+        slots.move_consumers(self.engine.consumers());
+        Ok(())
+    }
+
+    /// Waits until there are all slots that the configuration names, and they are whole, or the node stops. Blocks.
+    ///
+    /// # Errors
+    /// They do not come in time.
+    pub(super) fn wait_for_slots(&self, stage: Stage<'_>) -> Result<()> {
+        let names = &self.config.wait_for_slots;
+        let since = self.clock.monotonic();
+        loop {
+            let is_there = |name: &String| stage.slots.table().get(name).is_ok_and(|slot| !slot.state.building);
+            let missing: Vec<&String> = names.iter().filter(|name| !is_there(name)).collect();
+            if missing.is_empty() || stage.drain.is_draining() {
+                return Ok(());
+            }
+            let waited = self.clock.monotonic().saturating_sub(since);
+            if waited >= self.config.wait_for_slots_timeout {
+                let quoted = |names: &mut dyn Iterator<Item = &str>| {
+                    let names: Vec<String> = names.map(|name| format!("\"{name}\"")).collect();
+                    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+                };
+                let missing = quoted(&mut missing.iter().map(|name| name.as_str()));
+                let there = quoted(&mut stage.slots.table().list().map(|slot| slot.state.name.as_str()));
+                return Err(Error::SlotsAwaited { missing, there, waited_s: waited.as_secs() });
+            }
+            std::thread::sleep(SLOTS_NAP);
+        }
+    }
+
     /// Lets at most so many transactions begin in a second: of simulated time, or of the wall clock if that alone passes.
     pub(super) fn limit_rate(&mut self, per_second: u32) {
         if self.config.clock == ClockMode::Max && per_second > 0 {
@@ -175,12 +218,12 @@ impl Player {
             let timely = self.config.clock != ClockMode::Virtual
                 && self.clock.monotonic().saturating_sub(flushed_at) >= self.config.flush_interval;
             if waited || timely || self.sink.unflushed() >= self.config.flush_bytes {
-                self.publish(stage.log, conductor)?;
+                self.publish(stage, conductor)?;
                 flushed_at = self.clock.monotonic();
                 self.wait_for_consumers(stage, conductor);
             }
         }
-        self.publish(stage.log, conductor)?;
+        self.publish(stage, conductor)?;
         Ok(played)
     }
 
@@ -217,15 +260,17 @@ impl Player {
     /// One step; true if it was the last.
     fn step(&mut self) -> Result<bool, PrimaryError> {
         let step = self.engine.step(&mut self.clock, self.rng.as_mut(), &mut self.sink)?;
+        self.sink.tell_scenario_full(self.engine.is_out_of_room());
         self.steps += 1;
         Ok(step == Step::Done)
     }
 
     /// Flushes what was written, and tells everybody.
-    fn publish(&mut self, log: &WalLog, conductor: &mut dyn Conductor) -> Result<()> {
+    fn publish(&mut self, stage: Stage<'_>, conductor: &mut dyn Conductor) -> Result<()> {
         if let Some(end) = self.sink.flush()? {
-            log.publish(end);
+            stage.log.publish(end);
         }
+        stage.slots.move_consumers(self.engine.consumers());
         conductor.published(!self.sink.is_replaying(), self.engine.summary());
         Ok(())
     }
@@ -240,7 +285,7 @@ impl Player {
         if self.clock.is_due(due) && self.until_rate().is_zero() {
             return Ok(false);
         }
-        self.publish(stage.log, conductor)?;
+        self.publish(stage, conductor)?;
         loop {
             let wait = self.clock.until(due).max(self.until_rate());
             if wait.is_zero() || stage.drain.is_draining() || conductor.is_hurried() {
@@ -270,13 +315,14 @@ impl Player {
     /// Logs the running transactions if a slot that is being built asks for them. Not on the virtual clock, where the same seed
     /// gives the same bytes whatever clients do.
     fn log_running_xacts_if_asked(&mut self, stage: Stage<'_>, conductor: &mut dyn Conductor) -> Result<()> {
-        // Before its first step and after its last an engine logs none, and the wish stays for when it can be granted.
-        let grants = self.config.clock != ClockMode::Virtual && !self.sink.is_replaying() && self.engine.next_due().is_some();
+        // Before its first step, after its last and without room an engine logs none, and the wish stays for when it can be granted.
+        let can = self.engine.next_due().is_some() && !self.engine.is_out_of_room();
+        let grants = self.config.clock != ClockMode::Virtual && !self.sink.is_replaying() && can;
         if !grants || !stage.slots.take_running_xacts_wish() {
             return Ok(());
         }
         self.log_asked()?;
-        self.publish(stage.log, conductor)
+        self.publish(stage, conductor)
     }
 
     /// Logs the running transactions for a slot, so that a run that is played again does the same.

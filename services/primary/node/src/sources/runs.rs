@@ -21,7 +21,7 @@ use super::simulated::{derived_system_id, scenario_error, version};
 use crate::config::{PrimaryConfig, SourceConfig};
 use crate::error::{Error, Result};
 use crate::runs::{Bounds, Counts, FindingKind, LogPlace, PointFile, RunFile, RunPhase, Runs, Setting, Snapshot};
-use crate::slots::{Slots, create_private_dir};
+use crate::slots::{ConsumerRun, Slots, create_private_dir};
 use crate::wal_log::{LogSource, WalLog};
 
 /// Longest wait for a run between two looks at whether the node stops.
@@ -111,6 +111,10 @@ impl RunsSource {
     /// The log or a run's file cannot be written.
     pub(crate) fn play(mut self, log: &WalLog, slots: &Slots, drain: &Drain) -> Result<()> {
         let stage = Stage { log, slots, drain };
+        if self.inherited.is_none() {
+            // A crash between a run's end and that of its slots.
+            slots.drop_consumers()?;
+        }
         while !drain.is_draining() {
             let Some(run) = self.runs.next(NAP) else { continue };
             if self.inherited.take() == Some(run.id) && !run.points.is_empty() {
@@ -134,9 +138,11 @@ impl RunsSource {
                 self.runs.change(run.id, |run| run.points.push(point))?;
             }
             let last = index + 1 == run.sweep.len();
-            let goes_on = match self.engine(run, &text, setting) {
+            let engine = self.engine(run, &text, setting).map_err(|error| error.to_string());
+            let ready = engine.and_then(|engine| self.adopt_consumers(&engine, stage).map(|()| engine));
+            let goes_on = match ready {
                 Ok(engine) => self.play_point(run, engine, setting.seed, last, stage)?,
-                Err(error) => self.end(run, EarlyEnd::Failed(error.to_string())).map(|()| false)?,
+                Err(why) => self.end(run, EarlyEnd::Failed(why)).map(|()| false)?,
             };
             if !goes_on {
                 return Ok(());
@@ -153,6 +159,12 @@ impl RunsSource {
         Engine::continuing(scenario.plan(&parameters)?, self.version, self.place.continuation())
     }
 
+    /// Makes the slots of a point's consumers, or finds those that it had before a restart; else why it cannot be played.
+    fn adopt_consumers(&self, engine: &Engine, stage: Stage<'_>) -> Result<(), String> {
+        let run = ConsumerRun { identity: stage.log.identity(), start: self.place.lsn, now_ms: self.now_ms() };
+        stage.slots.adopt_consumers(run, &engine.plan().consumers).map_err(|error| error.to_string())
+    }
+
     /// Plays a point; false if the run does not go on behind it.
     fn play_point(&mut self, run: &Snapshot, engine: Engine, seed: u64, last: bool, stage: Stage<'_>) -> Result<bool> {
         let sink = self.sink.take().ok_or_else(|| Error::Internal("the log is not open for writing".to_owned()))?;
@@ -165,6 +177,7 @@ impl RunsSource {
         if played == Played::Stopped {
             return Ok(false);
         }
+        stage.slots.drop_consumers()?;
         let counts = Counts::of(player.engine().summary());
         let place = place(player.engine(), player.sink(), player.now().0.max(self.place.time_us));
         let (why, expected) = match played {

@@ -57,14 +57,25 @@ impl Simulated {
         self.summary.subscribe()
     }
 
+    /// Makes the slots of its consumers, or finds them. Blocks on the disk.
+    ///
+    /// # Errors
+    /// As [`Player::adopt_consumers`].
+    pub(crate) fn adopt_consumers(&self, log: &WalLog, slots: &Slots, clock: &dyn Clock) -> Result<()> {
+        self.player.adopt_consumers(&log.identity(), slots, clock)
+    }
+
     /// Plays to the end, or until the node stops. Blocks.
     ///
     /// # Errors
-    /// The log cannot be written, or the scenario cannot go on.
+    /// The log cannot be written, the scenario cannot go on, or slots that it waits for do not come.
     pub(crate) fn play(mut self, log: &WalLog, slots: &Slots, drain: &Drain) -> Result<()> {
-        let played = self.player.play(Stage { log, slots, drain }, &mut Teller(&self.summary))?;
+        let stage = Stage { log, slots, drain };
+        self.player.wait_for_slots(stage)?;
+        let played = self.player.play(stage, &mut Teller(&self.summary))?;
         if played != Played::Stopped {
             self.player.sink().finish()?;
+            slots.release_consumers();
             log.close();
             tracing::info!(end = %log.end().lsn, "the scenario is over");
         }
