@@ -159,13 +159,18 @@ impl InvalidationQueue {
         }
     }
 
-    /// `CommandEndInvalidationMessages`: gives the command's messages in the order of their WAL record and makes them prior.
-    pub fn command_end(&mut self, order: MessageOrder) -> Vec<InvalidationMessage> {
+    /// The messages of the command that runs, in the order of their WAL record.
+    #[must_use]
+    pub fn command_messages(&self, order: MessageOrder) -> Vec<InvalidationMessage> {
         let mut messages = Vec::new();
         self.current.catcache.read(order, &mut messages);
         self.current.relcache.read(order, &mut messages);
-        self.prior.append(&mut self.current);
         messages
+    }
+
+    /// `CommandEndInvalidationMessages`: the command's messages become prior.
+    pub fn command_end(&mut self) {
+        self.prior.append(&mut self.current);
     }
 
     /// `AtEOSubXact_Inval` of a committed subtransaction: its messages become its parent's.
@@ -195,6 +200,13 @@ mod tests {
 
     const DB: Oid = Oid(5);
 
+    /// A command's end, and what it logs.
+    fn end(queue: &mut InvalidationQueue, order: MessageOrder) -> Vec<InvalidationMessage> {
+        let messages = queue.command_messages(order);
+        queue.command_end();
+        messages
+    }
+
     fn relcache(rel: u32) -> InvalidationMessage {
         InvalidationMessage::Relcache { db: DB, rel: Oid(rel) }
     }
@@ -211,11 +223,11 @@ mod tests {
             queue.register_snapshot(DB, Oid(2608));
         }
         assert_eq!(
-            queue.command_end(MessageOrder::OldestFirst),
+            end(&mut queue, MessageOrder::OldestFirst),
             [relcache(1), InvalidationMessage::Snapshot { db: DB, rel: Oid(2608) }]
         );
         queue.register_relcache(DB, Oid(1));
-        assert_eq!(queue.command_end(MessageOrder::OldestFirst), [relcache(1)], "the next command says it again");
+        assert_eq!(end(&mut queue, MessageOrder::OldestFirst), [relcache(1)], "the next command says it again");
     }
 
     #[test]
@@ -223,7 +235,7 @@ mod tests {
         let mut queue = InvalidationQueue::default();
         queue.register_relcache(DB, Oid::INVALID);
         queue.register_relcache(DB, Oid(1));
-        assert_eq!(queue.command_end(MessageOrder::OldestFirst), [relcache(0)]);
+        assert_eq!(end(&mut queue, MessageOrder::OldestFirst), [relcache(0)]);
     }
 
     #[test]
@@ -231,7 +243,7 @@ mod tests {
         let mut queue = InvalidationQueue::default();
         queue.register_catcache(57, DB, 1);
         queue.register_catcache(57, DB, 1);
-        assert_eq!(queue.command_end(MessageOrder::OldestFirst), [catcache(1), catcache(1)]);
+        assert_eq!(end(&mut queue, MessageOrder::OldestFirst), [catcache(1), catcache(1)]);
     }
 
     #[test]
@@ -239,7 +251,7 @@ mod tests {
         let mut queue = InvalidationQueue::default();
         queue.register_relcache(DB, Oid(1));
         queue.register_catcache(57, DB, 1);
-        assert_eq!(queue.command_end(MessageOrder::OldestFirst), [catcache(1), relcache(1)]);
+        assert_eq!(end(&mut queue, MessageOrder::OldestFirst), [catcache(1), relcache(1)]);
         queue.register_relcache(DB, Oid(2));
         queue.register_catcache(57, DB, 2);
         assert_eq!(queue.committed(MessageOrder::OldestFirst), [catcache(1), catcache(2), relcache(1), relcache(2)]);
@@ -249,7 +261,7 @@ mod tests {
     fn a_committed_child_comes_before_what_the_parent_does_next() {
         let mut parent = InvalidationQueue::default();
         parent.register_catcache(57, DB, 1);
-        parent.command_end(MessageOrder::OldestFirst);
+        end(&mut parent, MessageOrder::OldestFirst);
         let mut child = InvalidationQueue::default();
         child.register_catcache(57, DB, 2);
         parent.merge_committed(child);
@@ -264,9 +276,9 @@ mod tests {
         // Chunks of 32, 64 and what is left.
         (0..100).for_each(|hash| queue.register_catcache(57, DB, hash));
         let expected: Vec<_> = (96..100).chain(32..96).chain(0..32).map(catcache).collect();
-        assert_eq!(queue.command_end(order), expected);
+        assert_eq!(end(&mut queue, order), expected);
         queue.register_catcache(57, DB, 100);
-        queue.command_end(order);
+        end(&mut queue, order);
         queue.register_catcache(57, DB, 101);
         assert_eq!(queue.committed(order)[..3], [catcache(101), catcache(100), catcache(96)]);
     }

@@ -174,3 +174,41 @@ fn their_scenarios_keep_their_promises() {
         }
     }
 }
+
+/// A long writer, a table with an index, and an actor that does something to the index at 1 ms.
+fn beside_a_writer(step: &str) -> String {
+    format!(
+        "[[actors]]\nname = 'maker'\ntransactions = 1\nsteps = [{{ create_index = {{ table = 't', column = 'id', name = 't_old' }} }}]\n\
+         [[actors]]\nname = 'writer'\nafter = ['maker']\ntransactions = 1\nsteps = [{{ insert = {{ table = 't', rows = 5 }} }}, \
+         {{ wait = '10ms' }}, {{ insert = {{ table = 't', rows = 1 }} }}]\n\
+         [[actors]]\nname = 'dba'\nafter = ['maker']\nstart = '1ms'\ntransactions = 1\nsteps = [{step}]\n\
+         [[actors]]\nname = 'later'\nafter = ['maker']\nstart = '2ms'\ntransactions = 1\nsteps = [{{ insert = {{ table = 't', rows = 1 }} }}, \
+         {{ wait = '20ms' }}]\n"
+    )
+}
+
+#[test]
+fn concurrent_statements_wait_for_older_writers_and_let_rows_change() {
+    let create = "{ create_index = { table = 't', column = 'id', name = 't_new', concurrently = true } }";
+    let drop = "{ drop_index = { index = 't_old', concurrently = true } }";
+    let reindex = "{ reindex_index = { index = 't_old', concurrently = true } }";
+    // The second transaction waits for whoever used the table when it was to begin, the third one for who came since.
+    for (step, transactions, index_entries) in [(create, 3, 7), (drop, 3, 7), (reindex, 5, 7)] {
+        let ran = run(PgVersion::V18, &beside_a_writer(step)).unwrap();
+        let ends: Vec<&str> = ran.truths.iter().map(|truth| truth.actor.as_str()).collect();
+        let mut expected = vec!["maker", "dba", "writer", "dba", "later"];
+        expected.extend(vec!["dba"; transactions - 2]);
+        assert_eq!(ends, expected, "{step}");
+        let entries = ran.sink.records.iter().filter(|record| matches!(record.body, RecordBody::IndexInsert(_))).count();
+        assert_eq!(entries, index_entries, "{step}: an index that is not filled yet gets no entries");
+        assert_eq!(ran.relations.contains(&"t_old".to_owned()), step != drop);
+    }
+}
+
+#[test]
+fn concurrent_statements_stand_outside_of_transactions() {
+    let steps = "{ insert = { table = 't' } }, { create_index = { table = 't', column = 'id', concurrently = true } }";
+    let actors = format!("[[actors]]\nname = 'a'\ntransactions = 1\nsteps = [{steps}]\n");
+    let error = Scenario::parse("test", &text(&actors)).unwrap_err().to_string();
+    assert!(error.contains("CREATE INDEX CONCURRENTLY cannot run inside a transaction"), "{error}");
+}

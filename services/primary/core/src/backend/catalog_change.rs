@@ -23,10 +23,17 @@ impl Backend<'_> {
             return Ok(());
         }
         self.xact.command_id.0 += 1;
+        self.log_logical_invalidations()?;
+        self.xact.level().queue.command_end();
+        Ok(())
+    }
+
+    /// `LogLogicalInvalidations`: the messages of the command that runs. A transaction's last command ends with this alone.
+    pub(super) fn log_logical_invalidations(&mut self) -> Result<()> {
         self.xact.command_id_used = false;
-        let order = self.cluster.catalog.traits.message_order;
-        let messages = self.xact.level().queue.command_end(order);
-        if !messages.is_empty() && self.cluster.catalog.traits.logs_command_messages {
+        let traits = self.cluster.catalog.traits;
+        let messages = self.xact.level().queue.command_messages(traits.message_order);
+        if !messages.is_empty() && traits.logs_command_messages {
             self.insert(&RecordBody::XactInvalidations(messages))?;
         }
         Ok(())
@@ -180,7 +187,7 @@ impl Backend<'_> {
         };
         let traits = self.cluster.catalog.traits;
         let record = if traits.inplace_messages {
-            let messages = at_once.command_end(traits.message_order);
+            let messages = at_once.command_messages(traits.message_order);
             InplaceRecord {
                 db: DATABASE,
                 spc: Oid::DEFAULT_TABLESPACE,

@@ -90,7 +90,7 @@ impl Backend<'_> {
 
     /// What precedes COMMIT and PREPARE: the last command ends, open savepoints are released. Gives what the transaction owes.
     pub(super) fn finish_statements(&mut self) -> Result<Level> {
-        self.command_counter_increment()?;
+        self.log_logical_invalidations()?;
         while self.xact.levels.len() > 1 {
             self.release_top();
         }

@@ -182,6 +182,8 @@ pub struct IndexInfo {
     pub replica_identity: bool,
     /// Chosen by CLUSTER.
     pub clustered: bool,
+    /// It gets no entries: it is not filled yet, or is about to go (not `indisready`).
+    pub unready: bool,
 }
 
 /// What becomes of a temporary table when the transaction commits (`OnCommitAction`).

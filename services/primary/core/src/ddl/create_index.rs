@@ -199,7 +199,7 @@ impl Backend<'_> {
     }
 
     /// `index_create` up to the build. Gives the index and its constraint.
-    fn store_index(&mut self, new: &NewIndex) -> Result<(Oid, Option<Oid>)> {
+    pub(super) fn store_index(&mut self, new: &NewIndex) -> Result<(Oid, Option<Oid>)> {
         let table = new.info.table;
         let oid = self.new_oid()?;
         let partitioned = self.relation(table)?.kind == RelKind::Partitioned;
@@ -315,7 +315,7 @@ impl Backend<'_> {
 
     /// `index_update_stats`: updates the row in place if something differs; else only asks the relcache entry to go. An
     /// unknown number of tuples stays unknown when none was found, and then the pages are left alone, too.
-    fn index_update_stats(&mut self, rel: Oid, found: RelStats) -> Result<()> {
+    pub(super) fn index_update_stats(&mut self, rel: Oid, found: RelStats) -> Result<()> {
         let (class_row, known) = (self.relation(rel)?.class_row, self.relation(rel)?.stats);
         let left_alone = self.cluster.catalog.traits.index_build_heeds_autovacuum && !self.cluster.autovacuum;
         let counts = !left_alone || self.relation(rel)?.kind.is_index();

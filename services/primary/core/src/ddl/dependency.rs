@@ -90,7 +90,7 @@ impl Backend<'_> {
     }
 
     /// An object that is part of another can only go with it.
-    fn check_not_owned(&self, object: ObjectAddress) -> Result<()> {
+    pub(super) fn check_not_owned(&self, object: ObjectAddress) -> Result<()> {
         let owner = self
             .cluster
             .catalog

@@ -9,6 +9,7 @@
 //! | `create_table` | CREATE TABLE, with sequences, defaults, constraints, TOAST table; PARTITION OF |
 //! | `heap` | new relations of every kind, TOAST tables |
 //! | `create_index` | CREATE INDEX; the build and its statistics |
+//! | `concurrently` | CREATE INDEX, DROP INDEX, REINDEX with CONCURRENTLY |
 //! | `alter_column` | ALTER TABLE … COLUMN |
 //! | `alter_table` | RENAME, SET (…), REPLICA IDENTITY, GRANT, REVOKE, COMMENT |
 //! | `constraint`, `foreign_key`, `trigger`, `partition`, `sequence` | what their names say |
@@ -26,6 +27,7 @@
 pub(crate) mod alter_column;
 pub(crate) mod alter_table;
 pub(crate) mod column;
+pub(crate) mod concurrently;
 pub(crate) mod constraint;
 pub(crate) mod create_index;
 pub(crate) mod create_table;

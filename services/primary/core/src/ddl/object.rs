@@ -253,6 +253,12 @@ pub enum ObjectStatement<N> {
     DropTrigger { table: N, name: N },
     /// REINDEX of a table or an index.
     Reindex { name: N },
+    /// CREATE INDEX CONCURRENTLY.
+    CreateIndexConcurrently { table: N, name: N, columns: Vec<String>, unique: bool },
+    /// DROP INDEX CONCURRENTLY.
+    DropIndexConcurrently { index: N },
+    /// REINDEX CONCURRENTLY of a table or an index.
+    ReindexConcurrently { name: N },
     /// CLUSTER by an index.
     Cluster { table: N, index: N },
     /// VACUUM FULL.
@@ -316,6 +322,9 @@ impl<N> ObjectStatement<N> {
             S::CreateTrigger { .. } => "CREATE TRIGGER",
             S::DropTrigger { .. } => "DROP TRIGGER",
             S::Reindex { .. } => "REINDEX",
+            S::CreateIndexConcurrently { .. } => "CREATE INDEX CONCURRENTLY",
+            S::DropIndexConcurrently { .. } => "DROP INDEX CONCURRENTLY",
+            S::ReindexConcurrently { .. } => "REINDEX CONCURRENTLY",
             S::Cluster { .. } => "CLUSTER",
             S::VacuumFull { .. } => "VACUUM FULL",
             S::Part { action, .. } => action.sql(),
@@ -331,6 +340,13 @@ impl<N> ObjectStatement<N> {
             S::GrantOn { .. } => "GRANT",
             S::Truncate { .. } => "TRUNCATE",
         }
+    }
+
+    /// Whether it is several transactions, each of which lets others change rows.
+    #[must_use]
+    pub fn is_concurrent(&self) -> bool {
+        use ObjectStatement as S;
+        matches!(self, S::CreateIndexConcurrently { .. } | S::DropIndexConcurrently { .. } | S::ReindexConcurrently { .. })
     }
 
     /// Names of relations that are there and that the statement locks.
@@ -355,6 +371,7 @@ impl<N> ObjectStatement<N> {
             | S::RenamePart { table, .. }
             | S::CreateStatistics { table, .. }
             | S::CreateTableAs { table, .. }
+            | S::CreateIndexConcurrently { table, .. }
             | S::Cluster { table, .. } => vec![table],
             S::OwnSequence { sequence, owner } => {
                 std::iter::once(sequence).chain(owner.iter().map(|(table, _)| table)).collect()
@@ -364,6 +381,7 @@ impl<N> ObjectStatement<N> {
             S::AddConstraint { table, .. } => vec![table],
             S::AttachPartition { table, partition } | S::DetachPartition { table, partition } => vec![table, partition],
             S::RefreshMaterializedView { name } | S::AlterSequence { name } | S::Reindex { name } => vec![name],
+            S::ReindexConcurrently { name } | S::DropIndexConcurrently { index: name } => vec![name],
             S::CreatePublication { tables, .. } | S::AlterPublication { tables, .. } | S::Truncate { tables, .. } => {
                 tables.iter().collect()
             }
@@ -412,6 +430,11 @@ impl<N> ObjectStatement<N> {
             S::Cluster { table, index } => S::Cluster { table: to(table)?, index: to(index)? },
             S::VacuumFull { table } => S::VacuumFull { table: to(table)? },
             S::Reindex { name } => S::Reindex { name: to(name)? },
+            S::CreateIndexConcurrently { table, name, columns, unique } => {
+                S::CreateIndexConcurrently { table: to(table)?, name: to(name)?, columns: columns.clone(), unique: *unique }
+            }
+            S::DropIndexConcurrently { index } => S::DropIndexConcurrently { index: to(index)? },
+            S::ReindexConcurrently { name } => S::ReindexConcurrently { name: to(name)? },
             S::Part { action, table, name } => S::Part { action: *action, table: to(table)?, name: to(name)? },
             S::Table { action, table } => S::Table { action: action.clone(), table: to(table)? },
             S::RenamePart { trigger, table, name, to: new } => {

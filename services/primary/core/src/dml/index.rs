@@ -21,7 +21,11 @@ impl Backend<'_> {
     /// `ExecInsertIndexTuples` for one row.
     pub(super) fn insert_index_entries(&mut self, table: Oid) -> Result<()> {
         for index in self.relation(table)?.indexes.clone() {
-            let filenode = self.relation(index)?.filenode;
+            let relation = self.relation(index)?;
+            if relation.index.as_ref().is_some_and(|info| info.unready) {
+                continue;
+            }
+            let filenode = relation.filenode;
             let (tid, _) = self.cluster.catalog.heap(filenode).place(PLACED_AS);
             let record = IndexInsert { target: user_locator(filenode), tid, tuple_len: ENTRY_LEN };
             self.log(&RecordBody::IndexInsert(record))?;

@@ -1,5 +1,5 @@
 //! Relation locks, as far as statements need them to keep out of each other's way (`storage/lmgr`): shared for those that change
-//! rows, exclusive for those that change the relation. A statement takes all its locks at once or waits for all of them.
+//! rows, exclusive for those that change the relation, one between for those that let rows change meanwhile. A statement takes all its locks at once or waits for all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,6 +10,8 @@ use pg_types::Oid;
 pub(super) enum LockMode {
     /// Rows change.
     Shared,
+    /// Something is done to the relation while rows change (`ShareUpdateExclusiveLock`).
+    ShareUpdateExclusive,
     /// The relation changes.
     Exclusive,
 }
@@ -19,6 +21,8 @@ pub(super) enum LockMode {
 struct Held {
     /// Session with the exclusive lock.
     exclusive: Option<usize>,
+    /// Session with the lock that lets rows change.
+    share_update: Option<usize>,
     /// Sessions with a shared lock.
     shared: BTreeSet<usize>,
 }
@@ -37,6 +41,7 @@ impl LockTable {
             let held = self.0.entry(*rel).or_default();
             match mode {
                 LockMode::Shared => drop(held.shared.insert(session)),
+                LockMode::ShareUpdateExclusive => held.share_update = Some(session),
                 LockMode::Exclusive => held.exclusive = Some(session),
             }
         }
@@ -49,8 +54,10 @@ impl LockTable {
             if held.shared.remove(&from) {
                 held.shared.insert(to);
             }
-            if held.exclusive == Some(from) {
-                held.exclusive = Some(to);
+            for holder in [&mut held.exclusive, &mut held.share_update] {
+                if *holder == Some(from) {
+                    *holder = Some(to);
+                }
             }
         }
     }
@@ -59,19 +66,31 @@ impl LockTable {
     pub(super) fn release(&mut self, session: usize) {
         self.0.retain(|_, held| {
             held.shared.remove(&session);
-            if held.exclusive == Some(session) {
-                held.exclusive = None;
+            for holder in [&mut held.exclusive, &mut held.share_update] {
+                holder.take_if(|holder| *holder == session);
             }
-            held.exclusive.is_some() || !held.shared.is_empty()
+            held.exclusive.is_some() || held.share_update.is_some() || !held.shared.is_empty()
         });
+    }
+
+    /// Whoever else holds one of these relations in any way (`GetLockConflicts`).
+    pub(super) fn others_on(&self, session: usize, wanted: &[(Oid, LockMode)]) -> BTreeSet<usize> {
+        let held = wanted.iter().filter_map(|(rel, _)| self.0.get(rel));
+        let holders = held.flat_map(|held| held.shared.iter().copied().chain(held.exclusive).chain(held.share_update));
+        holders.filter(|holder| *holder != session).collect()
     }
 
     /// Whether nobody else stands in the way.
     fn is_free(&self, session: usize, rel: Oid, mode: LockMode) -> bool {
         let Some(held) = self.0.get(&rel) else { return true };
-        let exclusive_elsewhere = held.exclusive.is_some_and(|holder| holder != session);
+        let elsewhere = |holder: Option<usize>| holder.is_some_and(|holder| holder != session);
         let shared_elsewhere = held.shared.iter().any(|holder| *holder != session);
-        !exclusive_elsewhere && (mode == LockMode::Shared || !shared_elsewhere)
+        !elsewhere(held.exclusive)
+            && match mode {
+                LockMode::Shared => true,
+                LockMode::ShareUpdateExclusive => !elsewhere(held.share_update),
+                LockMode::Exclusive => !elsewhere(held.share_update) && !shared_elsewhere,
+            }
     }
 }
 
@@ -89,5 +108,16 @@ mod tests {
         locks.release(1);
         assert!(locks.try_lock(0, &[(b, LockMode::Exclusive), (a, LockMode::Exclusive)]), "one's own share is no hindrance");
         assert!(!locks.try_lock(1, &[(a, LockMode::Shared)]));
+    }
+
+    #[test]
+    fn rows_change_under_a_share_update_lock_that_one_has() {
+        let (mut locks, a) = (LockTable::default(), Oid(1));
+        assert!(locks.try_lock(0, &[(a, LockMode::ShareUpdateExclusive)]) && locks.try_lock(1, &[(a, LockMode::Shared)]));
+        assert!(!locks.try_lock(1, &[(a, LockMode::ShareUpdateExclusive)]) && !locks.try_lock(1, &[(a, LockMode::Exclusive)]));
+        assert_eq!(locks.others_on(0, &[(a, LockMode::ShareUpdateExclusive)]), BTreeSet::from([1]));
+        locks.transfer(0, 2);
+        locks.release(2);
+        assert!(locks.try_lock(1, &[(a, LockMode::Exclusive)]));
     }
 }

@@ -18,6 +18,7 @@
 mod background;
 mod barrier;
 mod bootstrap;
+mod concurrently;
 mod connection;
 mod control;
 mod early_end;
@@ -434,6 +435,7 @@ impl Engine {
             Progress::Ended(truth, next) => {
                 self.count(actor, &truth);
                 self.locks.release(index);
+                self.sessions[index].keep_locks(index, &mut self.locks);
                 for waiting in std::mem::take(&mut self.blocked) {
                     self.schedule(self.elapsed_us, Event::Session(waiting));
                 }

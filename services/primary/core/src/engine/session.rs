@@ -2,6 +2,7 @@
 
 use pg_types::{Lsn, Timestamp};
 
+use super::concurrently::Stages;
 use super::locks::{LockMode, LockTable};
 use super::statement::{Resolved, Seen, counted, resolve};
 use super::truth::{TransactionEnd, TransactionTruth};
@@ -59,6 +60,8 @@ pub(super) struct Running {
     pub(super) resolved: Option<Resolved>,
     /// Transactions of the next statement that are done, if it has several.
     pub(super) phase: usize,
+    /// What the next statement has before it, if it is several transactions that let others write.
+    pub(super) stages: Stages,
 }
 
 /// A loop that a transaction is in.
@@ -180,6 +183,11 @@ impl Session {
                 refused => fail(refused),
             });
         }
+        if let StatementPlan::Object(plan) = statement
+            && plan.is_concurrent()
+        {
+            return running.concurrently(resolved, context, sink).map_err(fail);
+        }
         if statement.scope() != Scope::Inside {
             running.next += 1;
             return running.control(statement, &resolved.name, context, sink);
@@ -192,6 +200,15 @@ impl Session {
         running.next += 1;
         running.in_transaction = true;
         Ok(Progress::At(context.elapsed_us))
+    }
+
+    /// A statement that is not done keeps its locks although a transaction of its ended (`LockRelationIdForSession`).
+    pub(super) fn keep_locks(&self, index: usize, locks: &mut LockTable) {
+        if let Some(running) = self.running.as_ref().filter(|running| running.stages.is_begun())
+            && let Some(resolved) = &running.resolved
+        {
+            locks.try_lock(index, &resolved.locks);
+        }
     }
 
     /// Whether a transaction is open.
@@ -272,6 +289,7 @@ impl Session {
             loops: Vec::new(),
             resolved: None,
             phase: 0,
+            stages: Stages::default(),
         }
     }
 }

@@ -24,7 +24,7 @@ pub(super) struct Resolved {
     /// The name of a new column, or of a new index if it is not made up.
     part: Option<Arc<str>>,
     /// A statement on objects with its names.
-    object: Option<Box<ObjectStatement<Arc<str>>>>,
+    pub(super) object: Option<Box<ObjectStatement<Arc<str>>>>,
     /// Locks that it needs before it runs.
     pub(super) locks: Vec<(Oid, LockMode)>,
 }
@@ -133,7 +133,8 @@ fn object(plan: &ObjectStatement<Template>, seen: Seen<'_>, blanks: Blanks, rng:
         let table = relation.index.as_ref().map(|index| index.table);
         locks.extend(std::iter::once(relation.oid).chain(relation.partitions.iter().copied()).chain(table));
     }
-    let locks = locks.into_iter().map(|rel| (rel, LockMode::Exclusive)).collect();
+    let mode = if statement.is_concurrent() { LockMode::ShareUpdateExclusive } else { LockMode::Exclusive };
+    let locks = locks.into_iter().map(|rel| (rel, mode)).collect();
     Ok(Resolved { object: Some(Box::new(statement)), ..Resolved::locking(locks) })
 }
 

@@ -22,12 +22,26 @@ pub(super) struct DropTableFile {
     pub(super) cascade: bool,
 }
 
-/// A statement on an index.
+/// DROP INDEX and REINDEX INDEX.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct IndexFile {
     /// The index.
     pub(super) index: String,
+    /// CONCURRENTLY: outside of transactions, as several of its own.
+    #[serde(default)]
+    pub(super) concurrently: bool,
+}
+
+/// REINDEX TABLE.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReindexTableFile {
+    /// The table.
+    pub(super) table: String,
+    /// CONCURRENTLY: outside of transactions, as several of its own.
+    #[serde(default)]
+    pub(super) concurrently: bool,
 }
 
 /// A statement on a view.

@@ -77,6 +77,13 @@ impl Resolver<'_> {
         if file.name.is_none() {
             self.known.borrow_mut().push(format!("{}_{}_idx", file.table, columns.join("_")));
         }
+        if file.concurrently {
+            let made_up = || format!("{}_{}_idx", file.table, columns.join("_"));
+            let name = self.template(&file.name.clone().unwrap_or_else(made_up))?;
+            let (table, unique) = (self.relation(&file.table)?, file.unique);
+            let statement = Statement::CreateIndexConcurrently { table, name, columns, unique };
+            return Ok(StatementPlan::Object(Box::new(statement)));
+        }
         Ok(StatementPlan::CreateIndex {
             table: self.relation(&file.table)?,
             columns,
@@ -91,6 +98,7 @@ impl Resolver<'_> {
         use StepFile as F;
         Ok(match step {
             F::DropTable(f) => Statement::Drop { what: K::Table, name: self.relation(&f.table)?, cascade: f.cascade },
+            F::DropIndex(f) if f.concurrently => Statement::DropIndexConcurrently { index: self.relation(&f.index)? },
             F::DropIndex(f) => self.drop(K::Index, &f.index)?,
             F::DropView(f) => self.drop(K::View, &f.view)?,
             F::DropMaterializedView(f) => self.drop(K::MaterializedView, &f.view)?,
@@ -127,6 +135,8 @@ impl Resolver<'_> {
             },
             F::CreateSequence(f) => Statement::CreateSequence { name: self.template(&f.sequence)? },
             F::AlterSequence(f) => Statement::AlterSequence { name: self.relation(&f.sequence)? },
+            F::ReindexTable(f) if f.concurrently => Statement::ReindexConcurrently { name: self.relation(&f.table)? },
+            F::ReindexIndex(f) if f.concurrently => Statement::ReindexConcurrently { name: self.relation(&f.index)? },
             F::ReindexTable(f) => Statement::Reindex { name: self.relation(&f.table)? },
             F::ReindexIndex(f) => Statement::Reindex { name: self.relation(&f.index)? },
             F::Cluster(f) => Statement::Cluster { table: self.relation(&f.table)?, index: self.relation(&f.index)? },

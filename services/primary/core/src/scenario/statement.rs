@@ -187,6 +187,7 @@ impl StatementPlan {
         match self {
             StatementPlan::Commit | StatementPlan::Rollback | StatementPlan::Prepare(_) => Scope::Ends,
             StatementPlan::FinishPrepared(_) | StatementPlan::Vacuum(_) => Scope::Alone,
+            StatementPlan::Object(statement) if statement.is_concurrent() => Scope::Alone,
             StatementPlan::Wait(_)
             | StatementPlan::Repeat { .. }
             | StatementPlan::Checkpoint

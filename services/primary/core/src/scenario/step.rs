@@ -119,7 +119,7 @@ pub(super) enum StepFile {
     /// DROP TRIGGER.
     DropTrigger(DropTriggerFile),
     /// REINDEX TABLE.
-    ReindexTable(TableNameFile),
+    ReindexTable(ReindexTableFile),
     /// REINDEX INDEX.
     ReindexIndex(IndexFile),
     /// CLUSTER by an index: the table is written anew.
@@ -300,6 +300,9 @@ pub(super) struct CreateIndexFile {
     /// UNIQUE.
     #[serde(default)]
     pub(super) unique: bool,
+    /// CONCURRENTLY: outside of transactions, as several of its own.
+    #[serde(default)]
+    pub(super) concurrently: bool,
 }
 
 /// ALTER TABLE ADD COLUMN.
