@@ -32,6 +32,7 @@ use pg_types::record::LogicalMessageRecord;
 use pg_types::{InvalidationMessage, Lsn, Oid, PgVersion, RecordBody, WalRecord, Work, Xid};
 
 use crate::DecodeError;
+use crate::attribution::Attribution;
 use crate::catalog::Catalog;
 use crate::invalidation::{CacheContents, CacheSizes, Caches, RegisteredCallbacks};
 use crate::output::OutputSink;
@@ -358,6 +359,12 @@ impl Decoder {
     #[must_use]
     pub fn work(&self) -> Work {
         self.replayer.caches.work
+    }
+
+    /// All work so far by cache, by relation and by callback.
+    #[must_use]
+    pub fn attribution(&self) -> Attribution {
+        self.replayer.caches.attribution(&self.replayer.relations)
     }
 
     /// How full it is.

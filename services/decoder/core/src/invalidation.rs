@@ -22,6 +22,7 @@
 
 use pg_types::{InvalidationMessage, Oid, PgVersion, RelFileLocator, Work};
 
+use crate::attribution::{Attribution, RelationTallies, RelationTally, share};
 use crate::profile::Profile;
 use crate::relations::Relations;
 use crate::relcache::Relcache;
@@ -90,6 +91,8 @@ pub(crate) struct Caches {
     relcache: Relcache,
     /// File → relation.
     map: RelfilenodeMap,
+    /// For which relations work was done.
+    relations: RelationTallies,
     /// Everything done so far, by whomever.
     pub(crate) work: Work,
     /// Entries put into any cache so far.
@@ -114,6 +117,7 @@ impl Caches {
             relcache_callbacks: RELCACHE_CALLBACKS,
             relcache: Relcache::new(),
             map: RelfilenodeMap::new(profile),
+            relations: RelationTallies::default(),
             work: Work::default(),
             loads: 0,
             last_opened: None,
@@ -181,7 +185,7 @@ impl Caches {
                         self.callbacks.call(id, &mut self.work, &self.marker);
                     }
                 }
-                InvalidationMessage::Relcache { rel, .. } => self.execute_relcache(rel),
+                InvalidationMessage::Relcache { rel, .. } => self.execute_relcache(rel, 1),
                 InvalidationMessage::Smgr { .. }
                 | InvalidationMessage::Relmap { .. }
                 | InvalidationMessage::Snapshot { .. }
@@ -191,18 +195,29 @@ impl Caches {
         self.marker.leave(outer);
     }
 
-    /// A relcache message: the entry, then the callbacks.
-    fn execute_relcache(&mut self, rel: Oid) {
+    /// A relcache message: the entry, then the callbacks. `messages` is 0 for what a reset does.
+    fn execute_relcache(&mut self, rel: Oid, messages: u64) {
+        let (dropped, slots, map_dropped) =
+            (self.work.entries_dropped, self.work.map_slots_visited, self.work.map_entries_dropped);
         self.relcache.invalidate(rel, &mut self.work, &self.marker);
         self.work.callbacks_visited += self.relcache_callbacks;
         self.work.callbacks_called += self.relcache_callbacks;
         self.map.invalidate(rel, &mut self.work, &self.marker);
+        let tally = RelationTally {
+            messages,
+            rounds: 1,
+            dropped: self.work.entries_dropped - dropped,
+            map_slots: self.work.map_slots_visited - slots,
+            map_dropped: self.work.map_entries_dropped - map_dropped,
+            ..RelationTally::default()
+        };
+        self.relations.add(rel, tally);
     }
 
     /// `InvalidateSystemCaches`: everything goes, every callback is called.
     pub(crate) fn reset(&mut self) {
         self.syscaches.reset(&mut self.work);
-        self.execute_relcache(Oid::INVALID);
+        self.execute_relcache(Oid::INVALID, 0);
         self.callbacks.call_all(&mut self.work);
         self.last_opened = None;
     }
@@ -234,6 +249,7 @@ impl Caches {
             self.work.catalog_scans += 1;
             self.loads += 1;
             self.map.insert(file, oid, relation);
+            self.relations.mapped(oid);
             (oid, relation)
         });
         let found = oid.is_valid().then_some(relation);
@@ -263,7 +279,9 @@ impl Caches {
         let outer = self.marker.enter(Function::RelationBuildDesc);
         self.relcache.insert(oid);
         self.work.relations_loaded += 1;
-        self.work.catalog_scans += SCANS_TO_BUILD + self.syscaches.load_relation(oid, namespace);
+        let elsewhere = self.syscaches.load_relation(oid, namespace);
+        self.work.catalog_scans += SCANS_TO_BUILD + elsewhere;
+        self.relations.loaded(oid, SCANS_TO_BUILD + elsewhere, elsewhere);
         self.loads += 1;
         self.marker.leave(outer);
     }
@@ -276,6 +294,30 @@ impl Caches {
             map_entries: self.map.len(),
             map_buckets: self.map.buckets(),
         }
+    }
+
+    /// All work so far, shared out; names of relations are those of `relations`.
+    pub(crate) fn attribution(&self, relations: &Relations) -> Attribution {
+        let (table, rounds) = (self.syscaches.table(), self.relcache_callbacks);
+        let syscaches = table.iter().zip(self.syscaches.tallies()).map(|((id, cache), tally)| {
+            let mut work = tally.work();
+            work += self.callbacks.work_of_cache(id.index());
+            share(cache.name, work)
+        });
+        let name = |oid: Oid| match oid {
+            Oid::INVALID => "all relations".into(),
+            oid => relations.name_of(oid).unwrap_or_else(|| oid.to_string().into()),
+        };
+        let mut attribution = Attribution {
+            total: self.work,
+            caches: syscaches.chain(self.relations.caches(rounds)).collect(),
+            relations: self.relations.relations(rounds, name),
+            callbacks: self.callbacks.shares(table).into_iter().chain(self.relations.callbacks(rounds)).collect(),
+        };
+        for shares in [&mut attribution.caches, &mut attribution.relations, &mut attribution.callbacks] {
+            shares.retain(|share| share.work != Work::default());
+        }
+        attribution
     }
 
     /// Contents now.

@@ -4,6 +4,7 @@
 //! socket or task. What it would have cost PostgreSQL of some version, or walstorm's own way, is counted under a [`Profile`].
 //! Reading order: README.md of this crate.
 
+pub mod attribution;
 pub mod catalog;
 pub mod catalog_csv;
 mod catcache;
@@ -25,6 +26,7 @@ mod work_mem;
 
 use pg_types::{Lsn, PgVersion, Xid};
 
+pub use attribution::{Attribution, Share};
 pub use catalog::{Catalog, NoCatalog, RelationInfo};
 pub use catalog_csv::CsvCatalog;
 pub use decode::{Decoder, DecoderConfig, DecoderSizes, TwoPhase};

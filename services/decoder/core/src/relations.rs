@@ -60,6 +60,11 @@ impl Relations {
         &self.list[number as usize]
     }
 
+    /// The name of the relation with this oid, if the catalog knows it.
+    pub(crate) fn name_of(&self, oid: Oid) -> Option<Arc<str>> {
+        self.catalog.by_oid(oid).map(|info| info.name)
+    }
+
     /// The number of a file's relation.
     pub(crate) fn of_file(&mut self, file: RelFileLocator) -> u32 {
         if let Some(number) = self.by_file.get(&file) {

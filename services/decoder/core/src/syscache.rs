@@ -16,6 +16,7 @@
 use pg_types::syscache_id::SysCacheTable;
 use pg_types::{Oid, PgVersion, Work};
 
+use crate::attribution::CacheTally;
 use crate::catcache::CatCache;
 use crate::dynahash::murmurhash32;
 use crate::profile::CatcacheSearch;
@@ -28,6 +29,8 @@ pub(crate) struct SysCaches {
     table: &'static SysCacheTable,
     /// One per id.
     caches: Vec<CatCache>,
+    /// What was done to each.
+    tallies: Vec<CacheTally>,
     /// How a message finds its cache.
     search: CatcacheSearch,
     /// Ids of the caches that loading a relation fills; [`None`] where the version lacks one.
@@ -41,8 +44,9 @@ impl SysCaches {
     pub(crate) fn new(version: PgVersion, search: CatcacheSearch) -> Self {
         let table = SysCacheTable::of(version);
         let caches = table.iter().map(|(id, cache)| CatCache::new(id.message_id(), cache.initial_buckets)).collect();
+        let tallies = vec![CacheTally::default(); table.len()];
         let index = |name| table.id_of(name).map(|id| id.index());
-        Self { table, caches, search, reloid: index("RELOID"), namespaceoid: index("NAMESPACEOID") }
+        Self { table, caches, tallies, search, reloid: index("RELOID"), namespaceoid: index("NAMESPACEOID") }
     }
 
     /// The table of ids.
@@ -78,10 +82,16 @@ impl SysCaches {
     /// `SysCacheInvalidate`: kills what one message names. False for an id that no cache has.
     pub(crate) fn invalidate(&mut self, id: i8, hash: u32, work: &mut Work, marker: &CurrentFunction) -> bool {
         let outer = marker.enter(Function::CatalogCacheIdInvalidate);
+        let (searched, visited, dropped) = (work.caches_searched, work.catcache_entries_visited, work.entries_dropped);
         let found = self.find(id, work);
         if let Some(index) = found {
             let inner = marker.enter(Function::CatCacheInvalidate);
             self.caches[index].invalidate(hash, work);
+            let tally = &mut self.tallies[index];
+            tally.messages += 1;
+            tally.searched += work.caches_searched - searched;
+            tally.visited += work.catcache_entries_visited - visited;
+            tally.dropped += work.entries_dropped - dropped;
             marker.leave(inner);
         }
         marker.leave(outer);
@@ -92,24 +102,39 @@ impl SysCaches {
     pub(crate) fn flush_catalog(&mut self, catalog: Oid, work: &mut Work) -> Vec<i8> {
         let ids = self.table.caches_on(catalog);
         for id in ids {
-            self.caches[id.index()].reset(work);
+            self.reset_one(id.index(), work);
         }
         ids.iter().map(|id| id.message_id()).collect()
     }
 
     /// `ResetCatalogCaches`.
     pub(crate) fn reset(&mut self, work: &mut Work) {
-        self.caches.iter_mut().for_each(|cache| cache.reset(work));
+        (0..self.caches.len()).for_each(|index| self.reset_one(index, work));
+    }
+
+    /// Empties one cache.
+    fn reset_one(&mut self, index: usize, work: &mut Work) {
+        let (visited, dropped) = (work.catcache_entries_visited, work.entries_dropped);
+        self.caches[index].reset(work);
+        self.tallies[index].visited += work.catcache_entries_visited - visited;
+        self.tallies[index].dropped += work.entries_dropped - dropped;
+    }
+
+    /// What was done to each cache, in the order of ids.
+    pub(crate) fn tallies(&self) -> &[CacheTally] {
+        &self.tallies
     }
 
     /// What loading a relation looks up: its row by oid and its schema's. Gives the number of catalog scans for misses.
     pub(crate) fn load_relation(&mut self, relation: Oid, namespace: Oid) -> u64 {
         let mut scans = 0;
         for (cache, key) in [(self.reloid, relation), (self.namespaceoid, namespace)] {
-            let Some(cache) = cache.and_then(|index| self.caches.get_mut(index)) else { continue };
+            let Some(index) = cache else { continue };
+            let cache = &mut self.caches[index];
             let hash = murmurhash32(key.0);
             if !cache.search(hash) {
                 cache.insert(hash, false);
+                self.tallies[index].scans += 1;
                 scans += 1;
             }
         }

@@ -17,6 +17,7 @@
 use pg_types::Work;
 use pg_types::syscache_id::SysCacheTable;
 
+use crate::attribution::{Share, share};
 use crate::profile::CallbackSearch;
 use crate::sampling::{CurrentFunction, Function};
 
@@ -71,6 +72,10 @@ pub(crate) struct SyscacheCallbacks {
     links: Vec<u8>,
     /// How those of a cache are found.
     search: CallbackSearch,
+    /// By cache, how often its callbacks were looked for.
+    calls: Vec<u64>,
+    /// How often all were called.
+    resets: u64,
 }
 
 impl SyscacheCallbacks {
@@ -80,7 +85,8 @@ impl SyscacheCallbacks {
         names: impl IntoIterator<Item = &'a str>,
         search: CallbackSearch,
     ) -> SyscacheCallbacks {
-        let mut callbacks = Self { list: Vec::new(), links: vec![0; table.len()], search };
+        let mut callbacks =
+            Self { list: Vec::new(), links: vec![0; table.len()], search, calls: vec![0; table.len()], resets: 0 };
         for id in names.into_iter().filter_map(|name| table.id_of(name)).take(MAX_SYSCACHE_CALLBACKS) {
             callbacks.register(id.message_id(), id.index());
         }
@@ -103,8 +109,11 @@ impl SyscacheCallbacks {
     }
 
     /// `CallSyscacheCallbacks`: looks the cache's callbacks up and calls each.
-    pub(crate) fn call(&self, cache: i8, work: &mut Work, marker: &CurrentFunction) {
+    pub(crate) fn call(&mut self, cache: i8, work: &mut Work, marker: &CurrentFunction) {
         let outer = marker.enter(Function::CallSyscacheCallbacks);
+        if let Some(calls) = usize::try_from(cache).ok().and_then(|index| self.calls.get_mut(index)) {
+            *calls += 1;
+        }
         let mut called = 0;
         match self.search {
             CallbackSearch::Scan => {
@@ -125,9 +134,37 @@ impl SyscacheCallbacks {
     }
 
     /// Calls every callback once, as a full reset does.
-    pub(crate) fn call_all(&self, work: &mut Work) {
+    pub(crate) fn call_all(&mut self, work: &mut Work) {
+        self.resets += 1;
         work.callbacks_visited += self.list.len() as u64;
         work.callbacks_called += self.list.len() as u64;
+    }
+
+    /// What callbacks of one cache were looked at and called so far, those that a scan passed by included.
+    pub(crate) fn work_of_cache(&self, index: usize) -> Work {
+        let calls = self.calls.get(index).copied().unwrap_or(0);
+        let own = self.list.iter().filter(|callback| usize::try_from(callback.cache) == Ok(index)).count() as u64;
+        let looked_at = match self.search {
+            CallbackSearch::Scan => self.list.len() as u64,
+            CallbackSearch::Chain => own,
+        };
+        let reset = self.resets * own;
+        Work { callbacks_visited: calls * looked_at + reset, callbacks_called: calls * own + reset, ..Work::default() }
+    }
+
+    /// A row per callback, in the order of registration.
+    pub(crate) fn shares(&self, table: &SysCacheTable) -> Vec<Share> {
+        let all: u64 = self.calls.iter().sum();
+        let row = |(at, callback): (usize, &Callback)| {
+            let index = usize::try_from(callback.cache).unwrap_or(usize::MAX);
+            let called = self.calls.get(index).copied().unwrap_or(0);
+            let visited = if self.search == CallbackSearch::Scan { all } else { called };
+            let name = table.id(callback.cache).map_or("", |id| table.cache(id).name);
+            let work =
+                Work { callbacks_visited: visited + self.resets, callbacks_called: called + self.resets, ..Work::default() };
+            share(format!("{name}/{}", at + 1), work)
+        };
+        self.list.iter().enumerate().map(row).collect()
     }
 }
 
@@ -140,8 +177,8 @@ mod tests {
     fn i2_both_strategies_call_the_same_and_the_chain_visits_no_more() {
         for version in PgVersion::ALL {
             let table = SysCacheTable::of(version);
-            let scan = SyscacheCallbacks::new(table, WALSENDER_CALLBACKS.iter().copied(), CallbackSearch::Scan);
-            let chain = SyscacheCallbacks::new(table, WALSENDER_CALLBACKS.iter().copied(), CallbackSearch::Chain);
+            let mut scan = SyscacheCallbacks::new(table, WALSENDER_CALLBACKS.iter().copied(), CallbackSearch::Scan);
+            let mut chain = SyscacheCallbacks::new(table, WALSENDER_CALLBACKS.iter().copied(), CallbackSearch::Chain);
             let mut total = 0;
             for id in 0..table.len() as i8 {
                 let (mut a, mut b, marker) = (Work::default(), Work::default(), CurrentFunction::default());

@@ -9,8 +9,8 @@
 
 mod support;
 
-use decoder_core::Profile;
-use pg_types::PgVersion;
+use decoder_core::{Decoder, Profile, Share};
+use pg_types::{PgVersion, Work};
 use proptest::prelude::*;
 use support::history::{workload, write};
 use support::{Log, decode};
@@ -23,6 +23,48 @@ fn same_caches(log: &Log, version: PgVersion, profiles: &[&str]) -> Result<(), T
         prop_assert_eq!(&given.stream, &reference.stream, "{}", profile);
         prop_assert_eq!(decoder.cache_contents(), first.cache_contents(), "{} {}", profiles[0], profile);
     }
+    Ok(())
+}
+
+/// Wants the rows of each grouping to add up to all work, and leaves to the rest only what no row does.
+fn shared_out(decoder: &Decoder, profile: &str) -> Result<(), TestCaseError> {
+    let attribution = decoder.attribution();
+    prop_assert_eq!(attribution.total, decoder.work());
+    let sum = |shares: &[Share]| {
+        let mut sum = Work::default();
+        shares.iter().for_each(|share| sum += share.work);
+        sum
+    };
+    let (total, caches) = (attribution.total, sum(&attribution.caches));
+    for shares in [&attribution.caches, &attribution.relations, &attribution.callbacks] {
+        let mut whole = sum(shares);
+        whole += attribution.rest(shares);
+        prop_assert_eq!(whole, total, "I1 {}", profile);
+    }
+    // Of these histories every message names a cache or a relation of the database.
+    let of_caches = |w: Work| {
+        let callbacks = (w.callbacks_visited, w.callbacks_called);
+        let entries = (w.caches_searched, w.catcache_entries_visited, w.entries_dropped);
+        (
+            w.messages_executed,
+            callbacks,
+            entries,
+            w.map_slots_visited,
+            w.map_entries_dropped,
+            w.relations_loaded,
+            w.catalog_scans,
+        )
+    };
+    prop_assert_eq!(of_caches(caches), of_caches(total), "{}", profile);
+    let callbacks = sum(&attribution.callbacks);
+    let of_callbacks = |w: Work| (w.callbacks_visited, w.callbacks_called, w.map_slots_visited, w.map_entries_dropped);
+    prop_assert_eq!(of_callbacks(callbacks), of_callbacks(total), "{}", profile);
+    let relations = sum(&attribution.relations);
+    let of_relations = |w: Work| (w.relations_loaded, w.map_slots_visited, w.map_entries_dropped);
+    prop_assert_eq!(of_relations(relations), of_relations(total), "{}", profile);
+    let of_relcache =
+        attribution.caches.iter().find(|share| &*share.name == "relcache").map_or(0, |s| s.work.messages_executed);
+    prop_assert_eq!(relations.messages_executed, of_relcache, "{}", profile);
     Ok(())
 }
 
@@ -39,6 +81,7 @@ proptest! {
                 prop_assert_eq!(&given.stream, &reference.stream, "{}", profile);
                 let sum = given.work.iter().map(|(_, work)| work.messages_executed).sum::<u64>();
                 prop_assert!(sum <= decoder.work().messages_executed, "I4");
+                shared_out(&decoder, profile)?;
             }
         }
     }
