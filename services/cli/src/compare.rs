@@ -8,7 +8,10 @@ use std::time::Instant;
 
 use anyhow::Context;
 use comfy_table::{CellAlignment, Table, presets};
-use decoder_core::{DecodedChange, DecodedTransaction, OutputSink, Profile, Relation, WorkMem};
+use decoder_core::{
+    CallbackCounts, Consumer, DecodedChange, DecodedTransaction, OutputSink, Profile, QueueCounts, Relation, RelsyncCounts,
+    SnapBuildCounts, WorkMem,
+};
 use pg_types::record::{LogicalMessageRecord, TruncateRecord};
 use pg_types::{Lsn, Work, Xid};
 use pg_wal::WalEnd;
@@ -26,9 +29,12 @@ const TORN: u8 = 3;
 /// Arguments of `walstorm compare`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Each profile decodes the same WAL once. With --json a line is an object with the keys profile, work (counters, the same on every
-machine), cpu_ns (CPU time by PostgreSQL's function names, sampled), wall_ns and identical_output (the decoded transactions equal
-those of the first profile).
+Each profile decodes the same WAL once. With --json a line is an object with the keys profile, consumer (live or
+catch-up), shared_queue (messages read, resets, signals; of live ones), pgoutput (entries built and flushed, slots visited;
+with +pgoutput), syscache_callbacks (called ones that set flags, and that walk over all that their owners cached), snapshots
+(built, xids copied, compared, moved), work (counters, the same on every machine), cpu_ns
+(CPU time by PostgreSQL's function names, sampled), wall_ns and identical_output (the decoded transactions equal those of the first
+profile).
 
 Exit code: 0, or 3 if the WAL ends in anything but a switch or a zeroed tail; 1 on errors and if two profiles decode differently.")]
 pub struct Args {
@@ -50,6 +56,9 @@ pub struct Args {
     /// What changes in memory may count for before some are written out (logical_decoding_work_mem), as 64kB, 64MB or 1GB.
     #[arg(long, value_name = "SIZE", default_value_t)]
     work_mem: WorkMem,
+    /// Who decodes: live reads the shared invalidation queue too and is reset when it lags, catch-up does not.
+    #[arg(long, value_name = "live|catch-up")]
+    consumer: Option<Consumer>,
     /// One JSON object a line.
     #[arg(long)]
     json: bool,
@@ -62,6 +71,14 @@ pub struct Row {
     pub profile: Profile,
     /// Counters, transactions that were not given out included.
     pub work: Work,
+    /// What the shared invalidation queue did to a live consumer.
+    pub queue: QueueCounts,
+    /// What `pgoutput` did, under a profile that gives rows to it.
+    pub relsync: RelsyncCounts,
+    /// Syscache callbacks by what each costs.
+    pub callbacks: CallbackCounts,
+    /// What building snapshots took.
+    pub snap_build: SnapBuildCounts,
     /// CPU time by function.
     pub cpu: CpuShares,
     /// Time from the first record to the last, in nanoseconds.
@@ -91,7 +108,8 @@ pub fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> anyhow::R
     let mut input = WalInput::open(dir, args.catalog.as_deref(), args.database.map(pg_types::Oid))?;
     input.callbacks = log.as_ref().map(ScenarioLog::callbacks).unwrap_or_default();
     input.notes.iter().for_each(|text| note(notes, text));
-    let (rows, end) = compare(&input, &args.profiles, args.work_mem)?;
+    let profiles: Vec<Profile> = args.profiles.iter().map(|profile| profile.clone().consumed_by(args.consumer)).collect();
+    let (rows, end) = compare(&input, &profiles, args.work_mem)?;
     if args.json {
         rows.iter().try_for_each(|row| write_json(out, row))?;
     } else {
@@ -137,7 +155,7 @@ pub fn measure(
     reference: Option<u64>,
     observe: &mut dyn FnMut(&DecodedTransaction),
 ) -> anyhow::Result<(Row, u64, WalEnd)> {
-    let mut decoder = input.decoder(Decoding { profile: profile.clone(), work_mem, streaming: false, two_phase: None });
+    let mut decoder = input.decoder(Decoding { profile: profile.clone(), work_mem, streaming: false, two_phase: None })?;
     let mut sink = Digest { hasher: DefaultHasher::new(), observe };
     let start = Instant::now();
     let marker = decoder.current_function();
@@ -146,7 +164,18 @@ pub fn measure(
     let end = decoded.with_context(|| format!("decode under profile {profile}"))?;
     let digest = sink.hasher.finish();
     let identical_output = reference.unwrap_or(digest) == digest;
-    Ok((Row { profile: profile.clone(), work: decoder.work(), cpu, wall_ns, identical_output }, digest, end))
+    let row = Row {
+        profile: profile.clone(),
+        work: decoder.work(),
+        queue: decoder.queue_counts(),
+        relsync: decoder.relsync_counts(),
+        callbacks: decoder.callback_counts(),
+        snap_build: decoder.snap_build_counts(),
+        cpu,
+        wall_ns,
+        identical_output,
+    };
+    Ok((row, digest, end))
 }
 
 /// A hash of everything that is given out, in order.
@@ -186,13 +215,27 @@ fn write_json(out: &mut dyn Write, row: &Row) -> anyhow::Result<()> {
     #[derive(Serialize)]
     struct JsonRow<'a> {
         profile: &'a str,
+        consumer: String,
+        shared_queue: Counts,
+        pgoutput: Counts,
+        syscache_callbacks: Counts,
+        snapshots: Counts,
         work: Counts,
         cpu_ns: Counts,
         wall_ns: u64,
         identical_output: bool,
     }
+    let QueueCounts { messages, resets, signals } = row.queue;
+    let CallbackCounts { flags, walks } = row.callbacks;
+    let RelsyncCounts { flushed, visited, .. } = row.relsync;
+    let SnapBuildCounts { copied, compared, moved, .. } = row.snap_build;
     let row = JsonRow {
         profile: &row.profile.name,
+        consumer: row.profile.consumer.to_string(),
+        shared_queue: Counts(vec![("messages", messages), ("resets", resets), ("signals", signals)]),
+        pgoutput: Counts(vec![("built", row.relsync.built), ("flushed", flushed), ("visited", visited)]),
+        syscache_callbacks: Counts(vec![("flags", flags), ("walks", walks)]),
+        snapshots: Counts(vec![("built", row.snap_build.built), ("copied", copied), ("compared", compared), ("moved", moved)]),
         work: Counts(row.work.entries().collect()),
         cpu_ns: Counts(row.cpu.by_function().collect()),
         wall_ns: row.wall_ns,
@@ -209,6 +252,7 @@ fn table(rows: &[Row]) -> Table {
     table.load_style(presets::ASCII_MARKDOWN);
     table.set_header([
         "profile",
+        "consumer",
         "cpu ms",
         "wall ms",
         "messages",
@@ -217,6 +261,7 @@ fn table(rows: &[Row]) -> Table {
         "map slots",
         "loads",
         "snapshots",
+        "queue resets",
         "evictions",
         "spilled kB",
         "leading functions",
@@ -227,6 +272,7 @@ fn table(rows: &[Row]) -> Table {
         let leading = row.cpu.leading(3).map(|(name, share)| format!("{name} {share:.0} %")).collect::<Vec<_>>().join(", ");
         table.add_row([
             row.profile.name.clone(),
+            row.profile.consumer.to_string(),
             format!("{:.1}", row.cpu.total_ns() as f64 / 1e6),
             format!("{:.1}", row.wall_ns as f64 / 1e6),
             w.messages_executed.to_string(),
@@ -235,13 +281,14 @@ fn table(rows: &[Row]) -> Table {
             w.map_slots_visited.to_string(),
             w.relations_loaded.to_string(),
             w.snapshots_distributed.to_string(),
+            row.queue.resets.to_string(),
             w.evictions.to_string(),
             w.spill_bytes.div_ceil(1024).to_string(),
             leading,
             if row.identical_output { "yes" } else { "NO" }.to_owned(),
         ]);
     }
-    for column in table.column_iter_mut().skip(1).take(10) {
+    for column in table.column_iter_mut().skip(2).take(11) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     table

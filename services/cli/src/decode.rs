@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use decoder_core::{
-    DecodedChange, DecodedTransaction, Decoder, OutputSink, PreparedEnd, Profile, Relation, RelationChanges, SnapBuildState,
-    TimestampText, TwoPhase, WorkMem,
+    Consumer, DecodedChange, DecodedTransaction, Decoder, OutputSink, PreparedEnd, Profile, Relation, RelationChanges,
+    SnapBuildState, TimestampText, TwoPhase, WorkMem,
 };
 use pg_types::record::{LogicalMessageRecord, TruncateRecord};
 use pg_types::{Lsn, Oid, Xid};
@@ -29,15 +29,15 @@ const TORN: u8 = 3;
 #[command(after_help = "\
 Each line is one committed transaction, in the order of commit records, as logical decoding gives them out: rolled-back ones are
 absent, prepared ones stand where they were committed. With --json a line is an object with the keys xid, commit_lsn, end_lsn,
-commit_time, subxids, relations (name, or tablespace/database/file where no catalog names it -> insert, update, delete,
-truncate), messages (invalidation messages by kind, and logical ones) and work (counters of what decoding it cost under the
-profile).
+commit_time, subxids, consumer (live or catch-up), relations (name, or tablespace/database/file where no catalog names it ->
+insert, update, delete, truncate), messages (invalidation messages by kind, and logical ones) and work (counters of what decoding
+it cost under the profile).
 
 With --streaming, a transaction that is too large for --work-mem is shown in blocks before its end is known. A block's object
 has the keys block (the xid), first, start_lsn, end_lsn, relations, truncates and messages; one for a transaction or
 subtransaction that was rolled back after a block has aborted (its xid), top_xid and lsn. At the commit stands the same line as without.
 With --two-phase, the object of a prepared transaction has the keys prepare (its xid), gid, prepare_lsn, end_lsn, prepare_time, subxids,
-relations, messages and work, and that of its end commit_prepared or rollback_prepared, gid, lsn, end_lsn and time.
+consumer, relations, messages and work, and that of its end commit_prepared or rollback_prepared, gid, lsn, end_lsn and time.
 
 Exit code: 0 if the WAL ends at a switch or a zeroed tail, 3 if it ends in anything else, 1 on errors.")]
 pub struct Args {
@@ -65,6 +65,9 @@ pub struct Args {
     /// With --two-phase: those whose names contain TEXT are shown when they commit all the same (test_decoding: _nodecode).
     #[arg(long, value_name = "TEXT", requires = "two_phase")]
     two_phase_except: Option<String>,
+    /// Who decodes: live reads the shared invalidation queue too and is reset when it lags, catch-up does not.
+    #[arg(long, value_name = "live|catch-up")]
+    consumer: Option<Consumer>,
     /// One JSON object a line.
     #[arg(long)]
     json: bool,
@@ -103,11 +106,12 @@ pub fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> anyhow::R
     let input = WalInput::open(&args.dir, args.catalog.as_deref(), args.database.map(Oid))?;
     input.notes.iter().for_each(|text| note(notes, text));
     check(args, &input)?;
-    let (profile, work_mem, streaming) = (args.profile.clone(), args.work_mem, args.streaming);
+    let (profile, work_mem, streaming) = (args.profile.clone().consumed_by(args.consumer), args.work_mem, args.streaming);
+    let consumer = profile.consumer;
     let except = args.two_phase_except.clone().map(String::into_bytes);
     let two_phase = args.two_phase.then_some(TwoPhase { at: Lsn::INVALID, except });
-    let mut decoder = input.decoder(Decoding { profile, work_mem, streaming, two_phase });
-    let mut lines = Lines { out, json: args.json, failed: None, block: Block::default() };
+    let mut decoder = input.decoder(Decoding { profile, work_mem, streaming, two_phase })?;
+    let mut lines = Lines { out, json: args.json, consumer, failed: None, block: Block::default() };
     let decoded = input.decode(&mut decoder, &mut lines);
     let written = lines.failed.map_or_else(|| out.flush(), Err);
     match written {
@@ -136,6 +140,8 @@ struct Lines<'a> {
     out: &'a mut dyn Write,
     /// As JSON.
     json: bool,
+    /// Whose figures they are.
+    consumer: Consumer,
     /// The first failure; nothing is written after it.
     failed: Option<io::Error>,
     /// The block at hand.
@@ -171,7 +177,8 @@ impl OutputSink for Lines<'_> {
     }
 
     fn commit(&mut self, transaction: &DecodedTransaction) {
-        self.line(|out| write_text(out, transaction), JsonTransaction(transaction));
+        let consumer = self.consumer;
+        self.line(|out| write_text(out, transaction, consumer), JsonTransaction(transaction, consumer));
     }
 
     fn stream_start(&mut self, xid: Xid, lsn: Lsn, first: bool) {
@@ -194,7 +201,9 @@ impl OutputSink for Lines<'_> {
     }
 
     fn prepare(&mut self, transaction: &DecodedTransaction) {
-        self.line(|out| write!(out, "prepare ").and_then(|()| write_text(out, transaction)), JsonPrepare(transaction));
+        let consumer = self.consumer;
+        let text = |out: &mut dyn Write| write!(out, "prepare ").and_then(|()| write_text(out, transaction, consumer));
+        self.line(text, JsonPrepare(transaction, consumer));
     }
 
     fn stream_prepare(&mut self, transaction: &DecodedTransaction) {
@@ -213,7 +222,7 @@ impl OutputSink for Lines<'_> {
 }
 
 /// A transaction as a line for people: what is zero is left out.
-fn write_text(out: &mut dyn Write, t: &DecodedTransaction) -> io::Result<()> {
+fn write_text(out: &mut dyn Write, t: &DecodedTransaction, consumer: Consumer) -> io::Result<()> {
     write!(out, "xid {} commit {} end {} at {}", t.xid, t.commit_lsn, t.end_lsn, TimestampText(t.commit_time))?;
     if !t.gid.is_empty() {
         write!(out, " prepared '{}'", printable(&String::from_utf8_lossy(&t.gid)))?;
@@ -225,7 +234,10 @@ fn write_text(out: &mut dyn Write, t: &DecodedTransaction) -> io::Result<()> {
         write!(out, " | {}", printable(&relation.name))?;
         write_counts(out, counts(relation))?;
     }
-    for (title, entries) in [("messages", t.messages.entries().collect::<Vec<_>>()), ("work", t.work.entries().collect())] {
+    let work = format!("work ({consumer})");
+    for (title, entries) in
+        [("messages", t.messages.entries().collect::<Vec<_>>()), (work.as_str(), t.work.entries().collect())]
+    {
         if entries.iter().any(|(_, n)| *n > 0) {
             write!(out, " | {title}:")?;
             write_counts(out, entries)?;
@@ -262,18 +274,19 @@ fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// A transaction as the documented JSON object.
-struct JsonTransaction<'a>(&'a DecodedTransaction);
+/// A transaction as the documented JSON object, and whose figures its work is.
+struct JsonTransaction<'a>(&'a DecodedTransaction, Consumer);
 
 impl Serialize for JsonTransaction<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let t = self.0;
-        let mut map = serializer.serialize_map(Some(8))?;
+        let mut map = serializer.serialize_map(Some(9))?;
         map.serialize_entry("xid", &t.xid.0)?;
         map.serialize_entry("commit_lsn", &t.commit_lsn.to_string())?;
         map.serialize_entry("end_lsn", &t.end_lsn.to_string())?;
         map.serialize_entry("commit_time", &TimestampText(t.commit_time).to_string())?;
         map.serialize_entry("subxids", &t.subxids.iter().map(|xid| xid.0).collect::<Vec<_>>())?;
+        map.serialize_entry("consumer", &self.1.to_string())?;
         map.serialize_entry("relations", &Relations(&t.relations))?;
         map.serialize_entry("messages", &Counts(t.messages.entries().collect()))?;
         map.serialize_entry("work", &Counts(t.work.entries().collect()))?;

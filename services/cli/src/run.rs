@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use decoder_core::Consumer;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use primary_core::Overrides;
 use primary_node::config::ClockMode;
@@ -58,6 +59,9 @@ pub struct Args {
     /// the ladder for scenarios; pg96, pg10, pg13, pg14, the WAL's own and indexed for WAL.
     #[arg(long, value_name = "P,P,...", value_delimiter = ',')]
     profiles: Vec<String>,
+    /// Who decodes: live reads the shared invalidation queue too and is reset when it lags, catch-up does not.
+    #[arg(long, value_name = "live|catch-up")]
+    consumer: Option<Consumer>,
     /// Seed of the scenarios; default: each its own.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -96,9 +100,9 @@ DIR then holds report.json (depends on sources and seed alone: the same bytes ea
 measured), traces.jsonl (OTLP JSON lines, unless they go to an endpoint), and per source a folder with the primary's WAL.
 
 With --json a line is an object with the key `kind`:
-  source       source, about, scale, seed, parameters, version, records, bytes, commits, aborts, messages, decoded, replayed, stopped, pipeline_wall_ns
-  transaction  source, rank, xid, commit_lsn, looks_like, rows, messages (by kind), caches (by cache), work (by profile)
-  decoder      source, profile, published, real_server, work, cpu_ns (by function), wall_ns, identical_output
+  source       source, consumer, about, scale, seed, parameters, version, records, bytes, commits, aborts, messages, decoded, replayed, stopped, pipeline_wall_ns
+  transaction  source, consumer, rank, xid, commit_lsn, looks_like, rows, messages (by kind), caches (by cache), work (by profile)
+  decoder      source, profile, consumer, published, real_server, work, cpu_ns (by function), wall_ns, identical_output
   standby      source, profile, published, real_server, snapshots, span_max, live_max, compressions, work, snapshot_cpu_ns,
                replay_cpu_ns, identical_snapshots
 The keys of `work` are those of every walstorm command.
@@ -110,6 +114,8 @@ Exit code: 0; 3 if a node stopped before the end of its WAL or two profiles deco
 pub struct Settings {
     /// Profiles asked for, empty for the defaults.
     pub profiles: Vec<String>,
+    /// Consumer mode asked for.
+    pub consumer: Option<Consumer>,
     /// Seed asked for.
     pub seed: Option<u64>,
     /// Parameters asked for.
@@ -205,6 +211,7 @@ fn check(args: &Args) -> anyhow::Result<Settings> {
     }
     Ok(Settings {
         profiles: args.profiles.clone(),
+        consumer: args.consumer,
         seed: args.seed,
         set: parameters(&args.set)?,
         small: args.small,

@@ -68,16 +68,19 @@ impl WalInput {
 
     /// A decoder of this input that costs what `profile` says. It knows which transactions the WAL rolls back, as a server that
     /// catches up would.
-    #[must_use]
-    pub fn decoder(&self, decoding: Decoding) -> Decoder {
+    ///
+    /// # Errors
+    /// A server of that profile has no room for the callbacks that are registered.
+    pub fn decoder(&self, decoding: Decoding) -> anyhow::Result<Decoder> {
         let (version, database) = (self.dir.identity().version, self.database);
         let Decoding { profile, work_mem, streaming, two_phase } = decoding;
         let confirmed_lsn = Lsn::INVALID;
         let config = DecoderConfig { version, profile, database, confirmed_lsn, work_mem, streaming, two_phase };
         let status = ScannedStatus { dir: self.dir.clone(), ends: None };
         let mut decoder = Decoder::new(config, Arc::clone(&self.catalog)).know_status(Box::new(status));
-        decoder.register_callbacks(self.callbacks);
-        decoder
+        let profile = decoder.config().profile.name.clone();
+        decoder.register_callbacks(self.callbacks).with_context(|| format!("decode under profile {profile}"))?;
+        Ok(decoder)
     }
 
     /// The directory.

@@ -41,8 +41,25 @@ fn a_recorded_log_costs_less_under_newer_profiles() {
     assert_eq!(names, ["pg96", "pg10", "pg14", "indexed"]);
     for row in &rows {
         let keys: BTreeSet<&str> = row.as_object().unwrap().keys().map(String::as_str).collect();
-        assert_eq!(keys, BTreeSet::from(["profile", "work", "cpu_ns", "wall_ns", "identical_output"]));
+        assert_eq!(
+            keys,
+            BTreeSet::from([
+                "profile",
+                "consumer",
+                "shared_queue",
+                "pgoutput",
+                "syscache_callbacks",
+                "snapshots",
+                "work",
+                "cpu_ns",
+                "wall_ns",
+                "identical_output"
+            ])
+        );
         assert_eq!(row["identical_output"], true);
+        let callbacks = &row["syscache_callbacks"];
+        assert!(callbacks["flags"].as_u64().unwrap() + callbacks["walks"].as_u64().unwrap() <= work(row, "callbacks_called"));
+        assert!(callbacks["walks"].as_u64().unwrap() > 0, "{callbacks}");
         assert_eq!(row["work"].as_object().unwrap().len(), pg_types::Work::KEYS.len());
         assert!(row["wall_ns"].as_u64().unwrap() > 0);
         assert!(row["cpu_ns"].as_object().unwrap().values().all(Value::is_u64));
@@ -52,6 +69,26 @@ fn a_recorded_log_costs_less_under_newer_profiles() {
         assert!(work(&rows[1], key) > work(&rows[2], key), "{key}");
         assert!(work(&rows[2], key) > work(&rows[3], key), "{key}");
     }
+}
+
+#[test]
+fn figures_say_whose_they_are() {
+    let fixture = Fixture::unpack("pg18");
+    let wal = fixture.wal();
+    let wal = wal.to_str().unwrap();
+    let both = rows(&["--profiles", "pg18,pg18+live", wal]);
+    let queue = |row: &Value, key: &str| row["shared_queue"][key].as_u64().unwrap();
+    assert_eq!((both[0]["consumer"].as_str(), both[1]["consumer"].as_str()), (Some("catch-up"), Some("live")));
+    assert_eq!(queue(&both[0], "messages"), 0);
+    assert!(queue(&both[1], "messages") > 0);
+    assert_eq!(work(&both[1], "messages_executed"), work(&both[0], "messages_executed") + queue(&both[1], "messages"));
+    assert_eq!(both[1]["identical_output"], true);
+    let live = rows(&["--profiles", "pg18", "--consumer", "live", wal]);
+    assert_eq!((&live[0]["work"], live[0]["profile"].as_str()), (&both[1]["work"], Some("pg18+live")));
+    let (_, text) = run(&["--profiles", "pg18", "--consumer", "live", wal]).unwrap();
+    assert!(text.contains("consumer") && text.contains("live") && text.contains("queue resets"), "{text}");
+    let error = format!("{:#}", run(&["--consumer", "slow", wal]).unwrap_err());
+    assert!(error.contains("'slow' is no consumer mode: live"), "{error}");
 }
 
 #[test]

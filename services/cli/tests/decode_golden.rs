@@ -191,11 +191,14 @@ fn keys_are_the_documented_ones_in_their_order() {
     let (_, out, notes) = decode(&["--json", wal.to_str().unwrap()]);
     let first = out.lines().next().unwrap();
     let mut at = 0;
-    for key in ["xid", "commit_lsn", "end_lsn", "commit_time", "subxids", "relations", "messages", "work"] {
+    for key in ["xid", "commit_lsn", "end_lsn", "commit_time", "subxids", "consumer", "relations", "messages", "work"] {
         at += first[at..].find(&format!("\"{key}\":")).unwrap_or_else(|| panic!("{key} in its place: {first}"));
     }
     let keys: BTreeSet<String> = serde_json::from_str::<Value>(first).unwrap().as_object().unwrap().keys().cloned().collect();
-    assert_eq!(keys.len(), 8);
+    assert_eq!(keys.len(), 9);
+    assert!(first.contains("\"consumer\":\"catch-up\""), "{first}");
+    let (_, live, _) = decode(&["--consumer", "live", wal.to_str().unwrap()]);
+    assert!(live.contains("| work (live): messages_executed "), "{live}");
     let work = serde_json::from_str::<Value>(first).unwrap()["work"].as_object().unwrap().len();
     assert_eq!(work, pg_types::Work::KEYS.len());
     assert!(first.contains("\"1663/5/16396\":{\"insert\":0,\"update\":1,\"delete\":0,\"truncate\":0}"), "{first}");

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use decoder_core::{DecodedTransaction, PreparedEnd, TimestampText};
+use decoder_core::{Consumer, DecodedTransaction, PreparedEnd, TimestampText};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::{Counts, Relations, printable};
@@ -12,19 +12,20 @@ fn name(gid: &[u8]) -> String {
     String::from_utf8_lossy(gid).into_owned()
 }
 
-/// A prepared transaction as the documented JSON object.
-pub(super) struct JsonPrepare<'a>(pub(super) &'a DecodedTransaction);
+/// A prepared transaction as the documented JSON object, and whose figures its work is.
+pub(super) struct JsonPrepare<'a>(pub(super) &'a DecodedTransaction, pub(super) Consumer);
 
 impl Serialize for JsonPrepare<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let t = self.0;
-        let mut map = serializer.serialize_map(Some(9))?;
+        let mut map = serializer.serialize_map(Some(10))?;
         map.serialize_entry("prepare", &t.xid.0)?;
         map.serialize_entry("gid", &name(&t.gid))?;
         map.serialize_entry("prepare_lsn", &t.commit_lsn.to_string())?;
         map.serialize_entry("end_lsn", &t.end_lsn.to_string())?;
         map.serialize_entry("prepare_time", &TimestampText(t.commit_time).to_string())?;
         map.serialize_entry("subxids", &t.subxids.iter().map(|xid| xid.0).collect::<Vec<_>>())?;
+        map.serialize_entry("consumer", &self.1.to_string())?;
         map.serialize_entry("relations", &Relations(&t.relations))?;
         map.serialize_entry("messages", &Counts(t.messages.entries().collect()))?;
         map.serialize_entry("work", &Counts(t.work.entries().collect()))?;

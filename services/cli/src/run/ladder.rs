@@ -136,16 +136,16 @@ impl Ladder {
         self.scale.iter().map(|(name, value)| ((*name).to_owned(), ParameterValue::from(*value))).collect()
     }
 
-    /// The rung of a profile, if it is on the ladder.
+    /// The rung of a profile, if it is on the ladder, whoever consumes.
     #[must_use]
     pub fn rung(&self, profile: &str) -> Option<&'static Rung> {
-        self.rungs.iter().find(|rung| rung.profile == profile)
+        self.rungs.iter().find(|rung| rung.profile == profile.trim_end_matches("+live"))
     }
 
     /// The published shares of functions for a profile; empty if there are none.
     #[must_use]
     pub fn published_functions(&self, profile: &str) -> &'static [(&'static str, u32)] {
-        let index = self.rungs.iter().position(|rung| rung.profile == profile);
+        let index = self.rungs.iter().position(|rung| rung.profile == profile.trim_end_matches("+live"));
         index.and_then(|i| self.functions.get(i)).copied().unwrap_or(&[])
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use decoder_core::{Profile, RegisteredCallbacks};
+use decoder_core::{Consumer, Profile, RegisteredCallbacks};
 use indicatif::ProgressBar;
 use pg_types::{Lsn, PgVersion};
 use pg_wal::WalDir;
@@ -104,6 +104,7 @@ pub async fn play(
         is_point: matches!(&source.kind, SourceKind::Scenario { point: Some(_), .. }),
         wal,
         pipeline,
+        consumer: settings.consumer.unwrap_or_default().to_string(),
         ranked_by: String::new(),
         steps_all: 0,
         costliest: Vec::new(),
@@ -113,7 +114,8 @@ pub async fn play(
     let own = format!("pg{}", report.wal.version);
     let catalog = set_up.catalog.as_deref();
     let callbacks = set_up.callbacks;
-    let played = Played { wal_dir: &wal_dir, catalog, callbacks, own: &own, ladder, bar };
+    let consumer = settings.consumer;
+    let played = Played { wal_dir: &wal_dir, catalog, callbacks, consumer, own: &own, ladder, bar };
     if ladder.is_none_or(|l| l.side == Side::Decoder) {
         let names = settings.decoder_profiles(ladder.map(|l| l.rungs), &own, &WAL_PROFILES);
         tokio::task::block_in_place(|| decode_under(&played, &names, &mut report, &mut timings))?;
@@ -201,7 +203,7 @@ async fn pipeline(
     let config = ClusterConfig {
         source: set_up.source.clone(),
         data_dir: folder.to_owned(),
-        decoder_profile: own.unwrap_or_else(|| "indexed".to_owned()),
+        decoder_profile: own.as_deref().unwrap_or("indexed").parse::<Profile>()?.consumed_by(settings.consumer).name,
         standby_profile: set_up.wal_dir.is_none().then(|| "indexed".to_owned()),
         standby_settings: set_up.standby_settings,
         catalog: set_up.catalog.clone(),
@@ -271,6 +273,8 @@ struct Played<'a> {
     catalog: Option<&'a Path>,
     /// Callbacks that a decoder has registered.
     callbacks: RegisteredCallbacks,
+    /// Who decodes, if it was asked for.
+    consumer: Option<Consumer>,
     /// Profile of its own version.
     own: &'a str,
     /// Figures of others.
@@ -286,9 +290,10 @@ fn decode_under(
     report: &mut SourceReport,
     timings: &mut SourceTimings,
 ) -> anyhow::Result<()> {
-    let Played { wal_dir, catalog, callbacks, own, ladder, bar } = *played;
-    let profiles = names.iter().map(|name| name.parse::<Profile>()).collect::<Result<Vec<_>, _>>()?;
-    let rank_by = profiles.iter().find(|p| p.name == own).or(profiles.last()).context("no profile to decode under")?.clone();
+    let Played { wal_dir, catalog, callbacks, consumer, own, ladder, bar } = *played;
+    let profiles =
+        names.iter().map(|name| Ok(name.parse::<Profile>()?.consumed_by(consumer))).collect::<anyhow::Result<Vec<_>>>()?;
+    let rank_by = profiles.iter().find(|p| p.is_named(own)).or(profiles.last()).context("no profile to decode under")?.clone();
     bar.set_length(profiles.len() as u64);
     bar.set_position(0);
     let source = report.source.clone();
@@ -307,6 +312,7 @@ fn decode_under(
             wall_ns: row.wall_ns,
         });
         report.decoder_profiles.push(DecoderProfileReport {
+            consumer: row.profile.consumer.to_string(),
             profile: row.profile.name,
             published: rung.map_or("", |rung| rung.published),
             real_server: rung.map_or("", |rung| rung.real_server),
@@ -314,6 +320,7 @@ fn decode_under(
             identical_output: row.identical_output,
         });
     }
+    report.consumer = rank_by.consumer.to_string();
     report.ranked_by = rank_by.name;
     report.steps_all = result.steps_all;
     report.costliest = result.costliest;

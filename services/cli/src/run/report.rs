@@ -48,6 +48,8 @@ pub struct SourceReport {
     pub wal: WalReport,
     /// What went through the nodes.
     pub pipeline: PipelineReport,
+    /// Who decodes: live or catch-up.
+    pub consumer: String,
     /// Profile under which transactions are ranked by the steps of decoding them.
     pub ranked_by: String,
     /// Steps of all transactions under that profile.
@@ -146,6 +148,8 @@ pub struct CacheCount {
 pub struct DecoderProfileReport {
     /// The profile.
     pub profile: String,
+    /// Who decodes: live or catch-up.
+    pub consumer: String,
     /// The published figure, if the profile is on a ladder.
     pub published: &'static str,
     /// What a real server of that version took at this scale, if it was measured.

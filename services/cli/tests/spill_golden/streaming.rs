@@ -140,7 +140,7 @@ fn decoded(wal: &Path, profile: &str) -> (Vec<String>, Work) {
     let (profile, work_mem) = (profile.parse().unwrap(), WorkMem::MIN);
     let is_two_phase = wal.file_name().unwrap().to_str().unwrap().starts_with("two_phase");
     let two_phase = is_two_phase.then(|| TwoPhase { at: Lsn::INVALID, except: Some(b"_nodecode".to_vec()) });
-    let mut decoder = input.decoder(Decoding { profile, work_mem, streaming: true, two_phase });
+    let mut decoder = input.decoder(Decoding { profile, work_mem, streaming: true, two_phase }).unwrap();
     let mut said = Said::default();
     input.decode(&mut decoder, &mut said).unwrap();
     (said.lines.into_iter().map(|(line, n)| format!("{line} x{n}")).collect(), decoder.work())

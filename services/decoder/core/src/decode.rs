@@ -38,13 +38,16 @@ use crate::invalidation::{CacheContents, CacheSizes, Caches, RegisteredCallbacks
 use crate::output::OutputSink;
 use crate::profile::Profile;
 use crate::relations::Relations;
+use crate::relsync::RelsyncCounts;
 use crate::reorder_buffer::ReorderBuffer;
 use crate::reorder_buffer::memory::Memory;
 use crate::reorder_buffer::streaming::Replayer;
 use crate::reorder_buffer::txn::Txn;
 use crate::sampling::{CurrentFunction, Function};
-use crate::snap_build::{SnapBuild, SnapBuildState};
+use crate::sinvaladt::QueueCounts;
+use crate::snap_build::{SnapBuild, SnapBuildCounts, SnapBuildState};
 use crate::spill::{SpillStore, TransactionStatus};
+use crate::syscache_callbacks::{CallbackCounts, TooManyCallbacks};
 use crate::work_mem::WorkMem;
 
 /// What a decoder is told at its start.
@@ -147,7 +150,7 @@ impl Decoder {
     /// A decoder that must find its consistent point first.
     #[must_use]
     pub fn new(config: DecoderConfig, catalog: Arc<dyn Catalog>) -> Decoder {
-        let snap_build = SnapBuild::new(config.confirmed_lsn);
+        let snap_build = SnapBuild::new(config.confirmed_lsn, config.profile.committed_order);
         Self::with(config, catalog, snap_build)
     }
 
@@ -155,7 +158,7 @@ impl Decoder {
     /// `config.confirmed_lsn` must be the end of the last commit that was given out.
     #[must_use]
     pub fn resume(config: DecoderConfig, catalog: Arc<dyn Catalog>) -> Decoder {
-        let snap_build = SnapBuild::resumed(config.confirmed_lsn);
+        let snap_build = SnapBuild::resumed(config.confirmed_lsn, config.profile.committed_order);
         Self::with(config, catalog, snap_build)
     }
 
@@ -250,7 +253,13 @@ impl Decoder {
             RecordBody::XactInvalidations(messages) => self.xact_invalidations(record, messages, sink),
             RecordBody::StandbyInvalidations(invalidations) if self.rules.standby_invalidations => {
                 self.check(record, &invalidations.messages)?;
+                self.replayer.caches.send_shared(&invalidations.messages);
                 self.replayer.caches.execute_all(&invalidations.messages);
+                Ok(())
+            }
+            RecordBody::StandbyInvalidations(invalidations) => {
+                self.check(record, &invalidations.messages)?;
+                self.replayer.caches.send_shared(&invalidations.messages);
                 Ok(())
             }
             RecordBody::LogicalMessage(message) => self.logical_message(record, message, sink),
@@ -367,6 +376,30 @@ impl Decoder {
         self.replayer.caches.attribution(&self.replayer.relations)
     }
 
+    /// What the shared invalidation queue did to it: nothing unless it follows live ([`crate::Consumer`]).
+    #[must_use]
+    pub fn queue_counts(&self) -> QueueCounts {
+        self.replayer.caches.queue_counts()
+    }
+
+    /// What `pgoutput` did: nothing unless rows are given to it ([`crate::profile::OutputPlugin`]).
+    #[must_use]
+    pub fn relsync_counts(&self) -> RelsyncCounts {
+        self.replayer.caches.relsync_counts()
+    }
+
+    /// Syscache callbacks called so far, by what each costs.
+    #[must_use]
+    pub fn callback_counts(&self) -> CallbackCounts {
+        self.replayer.caches.callback_counts()
+    }
+
+    /// What building snapshots took.
+    #[must_use]
+    pub fn snap_build_counts(&self) -> SnapBuildCounts {
+        self.snap_build.counts()
+    }
+
     /// How full it is.
     #[must_use]
     pub fn sizes(&self) -> DecoderSizes {
@@ -388,8 +421,11 @@ impl Decoder {
     }
 
     /// Registers so many callbacks; before anything is decoded.
-    pub fn register_callbacks(&mut self, registered: RegisteredCallbacks) {
-        self.replayer.caches.register(registered, &self.config.profile);
+    ///
+    /// # Errors
+    /// A server of this profile has no room for so many.
+    pub fn register_callbacks(&mut self, registered: RegisteredCallbacks) -> Result<(), TooManyCallbacks> {
+        self.replayer.caches.register(registered, &self.config.profile)
     }
 
     /// The byte that says which function runs; a sampler may read it from another thread.

@@ -6,7 +6,8 @@
 //!
 //! ```text
 //!   catcache ─► syscaches ─► syscache callbacks          relcache ─► relcache ─► plan cache, type cache, relfilenode map
-//!   catalog  ─► every syscache on it ─► their callbacks  snapshot, smgr, relmap, relsync ─► nothing kept here
+//!   catalog  ─► every syscache on it ─► their callbacks  relsync ─► what pgoutput keeps (relcache messages and callbacks too)
+//!   snapshot, smgr, relmap ─► nothing kept here
 //! ```
 //!
 //! Invariants: I1 each message given to [`Caches::execute`] counts as executed, whatever its database; I2 after it, nothing it
@@ -23,13 +24,15 @@
 use pg_types::{InvalidationMessage, Oid, PgVersion, RelFileLocator, Work};
 
 use crate::attribution::{Attribution, RelationTallies, RelationTally, share};
-use crate::profile::Profile;
+use crate::profile::{Consumer, OutputPlugin, Profile};
 use crate::relations::Relations;
 use crate::relcache::Relcache;
 use crate::relfilenode_map::RelfilenodeMap;
+use crate::relsync::{RelationSyncCache, RelsyncCounts};
 use crate::sampling::{CurrentFunction, Function};
+use crate::sinvaladt::{Got, MAXINVALMSGS, QueueCounts, SharedInvalQueue};
 use crate::syscache::SysCaches;
-use crate::syscache_callbacks::{SyscacheCallbacks, WALSENDER_CALLBACKS};
+use crate::syscache_callbacks::{CallbackCounts, SyscacheCallbacks, TooManyCallbacks, WALSENDER_CALLBACKS, fits};
 
 /// Relcache callbacks of a walsender: plan cache, type cache, relfilenode map. The last one is modelled, see the map.
 const RELCACHE_CALLBACKS: u64 = 3;
@@ -59,7 +62,7 @@ pub struct CacheSizes {
 /// How many callbacks a backend has registered; a walsender's where nothing is said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RegisteredCallbacks {
-    /// Syscache callbacks; PostgreSQL has room for 64.
+    /// Syscache callbacks; PostgreSQL has room for 32 or 64, by release.
     pub syscache: Option<u8>,
     /// Relcache callbacks, with that of the relfilenode map; PostgreSQL has room for 10.
     pub relcache: Option<u8>,
@@ -93,6 +96,12 @@ pub(crate) struct Caches {
     map: RelfilenodeMap,
     /// For which relations work was done.
     relations: RelationTallies,
+    /// What the output plugin keeps, if it is `pgoutput`.
+    relsync: Option<RelationSyncCache>,
+    /// Messages of commits, for a decoder that follows live.
+    queue: Option<SharedInvalQueue>,
+    /// All caches are dropped whenever messages might come.
+    discard: bool,
     /// Everything done so far, by whomever.
     pub(crate) work: Work,
     /// Entries put into any cache so far.
@@ -110,6 +119,8 @@ impl Caches {
         let syscaches = SysCaches::new(version, profile.catcache_search);
         let names = WALSENDER_CALLBACKS.iter().copied();
         let callbacks = SyscacheCallbacks::new(syscaches.table(), names, profile.callback_search);
+        let relsync = (profile.output_plugin == OutputPlugin::PgOutput)
+            .then(|| RelationSyncCache::new(syscaches.table(), profile.publication_flush));
         Self {
             database,
             syscaches,
@@ -118,6 +129,9 @@ impl Caches {
             relcache: Relcache::new(),
             map: RelfilenodeMap::new(profile),
             relations: RelationTallies::default(),
+            relsync,
+            discard: profile.discard_caches,
+            queue: (profile.consumer == Consumer::Live).then(SharedInvalQueue::new),
             work: Work::default(),
             loads: 0,
             last_opened: None,
@@ -126,12 +140,18 @@ impl Caches {
     }
 
     /// Registers so many callbacks instead of a walsender's; those of syscaches are on the same caches in turn.
-    pub(crate) fn register(&mut self, registered: RegisteredCallbacks, profile: &Profile) {
+    ///
+    /// # Errors
+    /// There is no room for so many.
+    pub(crate) fn register(&mut self, registered: RegisteredCallbacks, profile: &Profile) -> Result<(), TooManyCallbacks> {
+        fits("MAX_SYSCACHE_CALLBACKS", profile.syscache_callbacks_max, registered.syscache.unwrap_or(0))?;
+        fits("MAX_RELCACHE_CALLBACKS", profile.relcache_callbacks_max, registered.relcache.unwrap_or(0))?;
         if let Some(count) = registered.syscache {
             let names = WALSENDER_CALLBACKS.iter().copied().cycle().take(count.into());
             self.callbacks = SyscacheCallbacks::new(self.syscaches.table(), names, profile.callback_search);
         }
         self.relcache_callbacks = registered.relcache.map_or(RELCACHE_CALLBACKS, u64::from);
+        Ok(())
     }
 
     /// Whether a message's syscache id exists in this version.
@@ -145,6 +165,44 @@ impl Caches {
     /// Messages and resets so far, which is how often the caches may have lost something.
     fn executed(&self) -> u64 {
         self.work.messages_executed
+    }
+
+    /// `SendSharedInvalidMessages` of a backend that commits, for a decoder that follows live.
+    pub(crate) fn send_shared(&mut self, messages: &[InvalidationMessage]) {
+        if let Some(queue) = &mut self.queue {
+            queue.insert(messages);
+        }
+    }
+
+    /// `AcceptInvalidationMessages`, at the start of a transaction: what others sent since, or a reset if some of it is lost.
+    pub(crate) fn accept_invalidation_messages(&mut self) {
+        self.discard();
+        let Some(mut queue) = self.queue.take() else { return };
+        let mut messages = Vec::with_capacity(MAXINVALMSGS);
+        loop {
+            messages.clear();
+            match queue.get(&mut messages) {
+                Got::Reset => self.reset(),
+                Got::Messages(_) => self.execute_all(&messages),
+            }
+            if messages.len() < MAXINVALMSGS {
+                break;
+            }
+        }
+        self.queue = Some(queue);
+    }
+
+    /// `debug_discard_caches`: a full reset wherever messages are accepted, which is at the start of a transaction and whenever a
+    /// lock is taken to read a catalog.
+    fn discard(&mut self) {
+        if self.discard {
+            self.reset();
+        }
+    }
+
+    /// What the shared queue did; nothing for a decoder that catches up.
+    pub(crate) fn queue_counts(&self) -> QueueCounts {
+        self.queue.as_ref().map(|queue| queue.counts).unwrap_or_default()
     }
 
     /// Executes messages in order.
@@ -178,47 +236,70 @@ impl Caches {
             match *message {
                 InvalidationMessage::Catcache { cache_id, hash, .. } => {
                     self.syscaches.invalidate(cache_id, hash, &mut self.work, &self.marker);
-                    self.callbacks.call(cache_id, &mut self.work, &self.marker);
+                    self.call_syscache_callbacks(cache_id);
                 }
                 InvalidationMessage::Catalog { catalog, .. } => {
                     for id in self.syscaches.flush_catalog(catalog, &mut self.work) {
-                        self.callbacks.call(id, &mut self.work, &self.marker);
+                        self.call_syscache_callbacks(id);
                     }
                 }
-                InvalidationMessage::Relcache { rel, .. } => self.execute_relcache(rel, 1),
+                InvalidationMessage::Relcache { rel, .. } => self.execute_relcache(rel),
                 InvalidationMessage::Smgr { .. }
                 | InvalidationMessage::Relmap { .. }
-                | InvalidationMessage::Snapshot { .. }
-                | InvalidationMessage::Relsync { .. } => {}
+                | InvalidationMessage::Snapshot { .. } => {}
+                InvalidationMessage::Relsync { rel, .. } => {
+                    self.relsync.iter_mut().for_each(|relsync| relsync.relation_changed(rel));
+                }
             }
         }
         self.marker.leave(outer);
     }
 
-    /// A relcache message: the entry, then the callbacks. `messages` is 0 for what a reset does.
-    fn execute_relcache(&mut self, rel: Oid, messages: u64) {
-        let (dropped, slots, map_dropped) =
-            (self.work.entries_dropped, self.work.map_slots_visited, self.work.map_entries_dropped);
+    /// `CallSyscacheCallbacks`, with what those of `pgoutput` do.
+    fn call_syscache_callbacks(&mut self, cache: i8) {
+        self.callbacks.call(cache, &mut self.work, &self.marker);
+        self.relsync.iter_mut().for_each(|relsync| relsync.syscache_changed(cache));
+    }
+
+    /// A relcache message: the entry, then the callbacks.
+    fn execute_relcache(&mut self, rel: Oid) {
+        let before = self.work;
         self.relcache.invalidate(rel, &mut self.work, &self.marker);
-        self.work.callbacks_visited += self.relcache_callbacks;
-        self.work.callbacks_called += self.relcache_callbacks;
-        self.map.invalidate(rel, &mut self.work, &self.marker);
+        self.call_relcache_callbacks(rel);
+        self.tally(rel, 1, before);
+    }
+
+    /// Notes what was done since `before` for a relation; `messages` is 0 for what a reset does.
+    fn tally(&mut self, rel: Oid, messages: u64, before: Work) {
+        let done = self.work - before;
         let tally = RelationTally {
             messages,
             rounds: 1,
-            dropped: self.work.entries_dropped - dropped,
-            map_slots: self.work.map_slots_visited - slots,
-            map_dropped: self.work.map_entries_dropped - map_dropped,
+            dropped: done.entries_dropped,
+            map_slots: done.map_slots_visited,
+            map_dropped: done.map_entries_dropped,
             ..RelationTally::default()
         };
         self.relations.add(rel, tally);
     }
 
-    /// `InvalidateSystemCaches`: everything goes, every callback is called.
+    /// The relcache callbacks, in the order of their registration: the map's and, of `pgoutput`, its entries'.
+    fn call_relcache_callbacks(&mut self, rel: Oid) {
+        self.work.callbacks_visited += self.relcache_callbacks;
+        self.work.callbacks_called += self.relcache_callbacks;
+        self.map.invalidate(rel, &mut self.work, &self.marker);
+        self.relsync.iter_mut().for_each(|relsync| relsync.relation_changed(rel));
+    }
+
+    /// `InvalidateSystemCaches`: everything goes, every callback is called; caches first, so that no callback finds anything stale.
     pub(crate) fn reset(&mut self) {
         self.syscaches.reset(&mut self.work);
-        self.execute_relcache(Oid::INVALID, 0);
+        let before = self.work;
+        self.relcache.invalidate(Oid::INVALID, &mut self.work, &self.marker);
         self.callbacks.call_all(&mut self.work);
+        self.call_relcache_callbacks(Oid::INVALID);
+        self.tally(Oid::INVALID, 0, before);
+        self.relsync.iter_mut().for_each(RelationSyncCache::reset);
         self.last_opened = None;
     }
 
@@ -226,9 +307,15 @@ impl Caches {
     pub(crate) fn concerned(&self, message: &InvalidationMessage) -> bool {
         message.concerns(self.database)
             && match *message {
-                InvalidationMessage::Catcache { cache_id, hash, .. } => self.syscaches.concerned(cache_id, hash),
-                InvalidationMessage::Catalog { .. } => self.syscaches.len() > 0,
-                InvalidationMessage::Relcache { rel, .. } => self.relcache.concerned(rel) || self.map.concerned(rel),
+                InvalidationMessage::Catcache { cache_id, hash, .. } => {
+                    let published = |relsync: &RelationSyncCache| relsync.concerned_by(cache_id);
+                    self.syscaches.concerned(cache_id, hash) || self.relsync.as_ref().is_some_and(published)
+                }
+                InvalidationMessage::Catalog { .. } => self.syscaches.len() > 0 || self.relsync.is_some(),
+                InvalidationMessage::Relcache { rel, .. } => {
+                    self.relcache.concerned(rel) || self.map.concerned(rel) || self.publishes(rel)
+                }
+                InvalidationMessage::Relsync { rel, .. } => self.publishes(rel),
                 _ => false,
             }
     }
@@ -236,6 +323,7 @@ impl Caches {
     /// Opens the relation of a changed file, loading what is missing: `RelidByRelfilenode`, then `RelationIdGetRelation`.
     /// Gives its number in `relations`, or [`None`] if the file has no relation (`absent` says that it has none now).
     pub(crate) fn open_file(&mut self, file: RelFileLocator, absent: bool, relations: &mut Relations) -> Option<u32> {
+        self.discard();
         if let Some((last, relation, executed)) = self.last_opened
             && last == file
             && executed == self.executed()
@@ -266,6 +354,28 @@ impl Caches {
         self.map.get(file).is_none_or(|(oid, _)| oid.is_valid() && !self.relcache.contains(oid))
     }
 
+    /// Whether a message for `rel` would flush something of `pgoutput`.
+    fn publishes(&self, rel: Oid) -> bool {
+        self.relsync.as_ref().is_some_and(|relsync| relsync.concerned(rel))
+    }
+
+    /// What `pgoutput` looks up before it sends something of a relation (`get_rel_sync_entry`).
+    pub(crate) fn publish(&mut self, oid: Oid, namespace: Oid) {
+        if let Some(relsync) = &mut self.relsync {
+            self.loads += u64::from(relsync.open(oid, namespace, &mut self.syscaches, &mut self.work));
+        }
+    }
+
+    /// Syscache callbacks called so far.
+    pub(crate) fn callback_counts(&self) -> CallbackCounts {
+        self.callbacks.counts
+    }
+
+    /// What was done to the entries of `pgoutput`.
+    pub(crate) fn relsync_counts(&self) -> RelsyncCounts {
+        self.relsync.as_ref().map(|relsync| relsync.counts).unwrap_or_default()
+    }
+
     /// Whether a relation is loaded.
     pub(crate) fn has_relation(&self, oid: Oid) -> bool {
         self.relcache.contains(oid)
@@ -273,6 +383,7 @@ impl Caches {
 
     /// `RelationIdGetRelation`: loads the relation if it is not.
     pub(crate) fn open_relation(&mut self, oid: Oid, namespace: Oid) {
+        self.discard();
         if self.relcache.contains(oid) {
             return;
         }
@@ -330,6 +441,7 @@ impl Caches {
 mod tests {
     use super::*;
     use crate::catalog::NoCatalog;
+    use proptest::prelude::*;
     use std::sync::Arc;
 
     fn caches(profile: &str) -> (Caches, Relations) {
@@ -368,18 +480,108 @@ mod tests {
     fn registered_callbacks_are_those_that_are_looked_at() {
         let work = |profile: &str, registered| {
             let (mut caches, _) = caches(profile);
-            caches.register(registered, &profile.parse().unwrap());
+            caches.register(registered, &profile.parse().unwrap()).unwrap();
             caches.execute(&InvalidationMessage::Catcache { db: Oid(5), cache_id: 0, hash: 1 });
             caches.execute(&InvalidationMessage::Relcache { db: Oid(5), rel: Oid(20000) });
             caches.work.callbacks_visited
         };
         let some = |syscache, relcache| RegisteredCallbacks { syscache: Some(syscache), relcache: Some(relcache) };
-        // Up to 9.6.3 each message looked at all of them; more than there is room for are not registered.
+        // Up to 9.6.3 each message looked at all of them.
         assert_eq!(work("pg96", some(30, 2)), 32);
         assert_eq!(work("pg96", some(5, 10)), 15);
-        assert_eq!(work("pg96", some(255, 1)), 64 + 1);
+        assert_eq!(work("indexed", some(255, 100)), 100, "ours has room, and looks at none in vain");
         assert_eq!(work("pg14", some(64, 2)), 2, "nobody asked for that cache");
         assert_eq!(work("pg96", RegisteredCallbacks::default()), WALSENDER_CALLBACKS.len() as u64 + RELCACHE_CALLBACKS);
+    }
+
+    #[test]
+    fn callbacks_that_do_not_fit_in_are_refused_by_release() {
+        let refused = |profile: &str, syscache, relcache| {
+            let registered = RegisteredCallbacks { syscache: Some(syscache), relcache: Some(relcache) };
+            caches(profile).0.register(registered, &profile.parse().unwrap()).err().map(|error| (error.limit, error.max))
+        };
+        for (profile, max) in
+            [("pg96+callbacks-of-2008", 20), ("pg96", 32), ("pg96+callback-chains", 64), ("pg10", 64), ("pg18", 64)]
+        {
+            assert_eq!(refused(profile, max, 10), None, "{profile}");
+            assert_eq!(refused(profile, max + 1, 10), Some(("MAX_SYSCACHE_CALLBACKS", max)), "{profile}");
+            assert_eq!(refused(profile, max, 11), Some(("MAX_RELCACHE_CALLBACKS", 10)), "{profile}");
+        }
+        assert_eq!(refused("indexed", 255, 255), None);
+    }
+
+    /// Catalogs that change: which relation has which file now. File `1000 r + n` is the n-th of relation r.
+    #[derive(Clone, Debug, Default)]
+    struct Now(std::collections::BTreeMap<u32, u32>);
+
+    impl Now {
+        /// Whether some relation has this file.
+        fn has(&self, file: u32) -> bool {
+            self.0.get(&(file / 1000)) == Some(&file)
+        }
+
+        /// What DDL on `rel` makes of its file, and the message that it sends.
+        fn change(&mut self, rel: u32, drop: bool) -> InvalidationMessage {
+            let next = self.0.get(&rel).map_or(1000 * rel, |file| file + 1);
+            if drop {
+                self.0.remove(&rel)
+            } else {
+                self.0.insert(rel, next)
+            };
+            InvalidationMessage::Relcache { db: Oid(5), rel: Oid(rel) }
+        }
+    }
+
+    /// Names every file's relation, as a catalog copy does.
+    #[derive(Debug)]
+    struct AllFiles;
+
+    impl crate::catalog::Catalog for AllFiles {
+        fn by_file(&self, file: RelFileLocator) -> Option<crate::catalog::RelationInfo> {
+            self.by_oid(Oid(file.rel / 1000))
+        }
+
+        fn by_oid(&self, oid: Oid) -> Option<crate::catalog::RelationInfo> {
+            Some(crate::catalog::RelationInfo { oid, namespace: Oid(2200), name: oid.0.to_string().into(), logged: true })
+        }
+    }
+
+    proptest! {
+        /// A naive model reads the catalogs afresh: every file that is cached belongs to whom they say, or to nobody. A live
+        /// decoder hears of changes when it accepts messages alone, be they lost.
+        #[test]
+        fn what_is_cached_is_what_a_fresh_reading_gives(steps in prop::collection::vec((0u8..6, 1u32..8, 0u32..3), 1..120)) {
+            for profile in ["pg96", "pg18", "indexed", "pg18+pgoutput", "pg96+live", "pg18+live", "indexed+live", "pg18+discard-caches"] {
+                let (mut caches, _) = caches(profile);
+                let live = caches.queue.is_some();
+                let (mut relations, mut now) = (Relations::new(Arc::new(AllFiles), Oid(5)), Now::default());
+                for (what, rel, n) in &steps {
+                    match what {
+                        0..=2 => {
+                            caches.accept_invalidation_messages();
+                            let asked = 1000 * rel + n;
+                            let opened = caches.open_file(file(asked), !now.has(asked), &mut relations);
+                            prop_assert_eq!(opened.is_some(), now.has(asked), "{}", profile);
+                            caches.publish(Oid(*rel), Oid(2200));
+                        }
+                        3 | 4 => {
+                            let message = now.change(*rel, *what == 4);
+                            if live { caches.send_shared(&[message]) } else { caches.execute(&message) }
+                        }
+                        _ => {
+                            let foreign = InvalidationMessage::Smgr { backend: -1, locator: file(1) };
+                            caches.send_shared(&vec![foreign; 1500 * (*n as usize + 1)]);
+                        }
+                    }
+                    if *what > 2 && live {
+                        continue;
+                    }
+                    for (_, cached, oid) in caches.contents().map {
+                        prop_assert_eq!(oid.is_valid(), now.has(cached), "{} {}", profile, cached);
+                    }
+                }
+            }
+        }
     }
 
     #[test]

@@ -16,8 +16,10 @@ pub mod profile;
 mod relations;
 mod relcache;
 mod relfilenode_map;
+mod relsync;
 mod reorder_buffer;
 pub mod sampling;
+mod sinvaladt;
 pub mod snap_build;
 pub mod spill;
 mod syscache;
@@ -34,11 +36,14 @@ pub use invalidation::{CacheContents, CacheSizes, RegisteredCallbacks};
 pub use output::{
     Action, DecodedChange, DecodedTransaction, NoOutput, OutputSink, PreparedEnd, Relation, RelationChanges, TimestampText,
 };
-pub use profile::{Profile, UnknownProfile};
+pub use profile::{Consumer, Profile, UnknownConsumer, UnknownProfile};
+pub use relsync::RelsyncCounts;
 pub use reorder_buffer::distribution::{ALLOCATED_MESSAGES_MAX, DISTRIBUTED_MESSAGES_MAX};
 pub use sampling::{CurrentFunction, Function};
-pub use snap_build::{HistoricSnapshot, SnapBuildState};
+pub use sinvaladt::QueueCounts;
+pub use snap_build::{HistoricSnapshot, SnapBuildCounts, SnapBuildState};
 pub use spill::{MemorySpill, SpillError, SpillFailure, SpillFile, SpillStore, TransactionStatus};
+pub use syscache_callbacks::{CallbackCounts, TooManyCallbacks};
 pub use work_mem::{BadWorkMem, WorkMem};
 
 /// Why decoding cannot go on.

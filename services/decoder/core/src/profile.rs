@@ -95,6 +95,44 @@ pub enum StreamVictim {
     LargestWithRows,
 }
 
+/// How the committed catalog changers come into a snapshot in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommittedOrder {
+    /// They are copied and sorted for each snapshot (all releases).
+    SortedEachTime,
+    /// Each is put into its place when it commits (proposed in 2025).
+    KeptSorted,
+}
+
+/// Whom rows are given to, which decides what is kept of their relations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputPlugin {
+    /// `test_decoding`, which keeps nothing.
+    TestDecoding,
+    /// `pgoutput`, which remembers how each relation is published.
+    PgOutput,
+}
+
+/// What of that a changed publication flushes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PublicationFlush {
+    /// All (up to 17).
+    Whole,
+    /// The relations that its relcache and relsync messages name (18).
+    PerRelation,
+}
+
+/// Whether the decoder hears of commits beside the WAL.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Consumer {
+    /// No: it reads WAL whose messages everybody has read long ago.
+    #[default]
+    CatchUp,
+    /// As a walsender that keeps up: each commit's messages also wait for it in the shared queue, from which it is reset when
+    /// it lags.
+    Live,
+}
+
 /// One row of choices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
@@ -104,6 +142,10 @@ pub struct Profile {
     pub catcache_search: CatcacheSearch,
     /// How a message finds its callbacks.
     pub callback_search: CallbackSearch,
+    /// Syscache callbacks that there is room for (`MAX_SYSCACHE_CALLBACKS`): 20 (2008), 32 (2012), 64 (May 2017); ours grows.
+    pub syscache_callbacks_max: Option<u8>,
+    /// Relcache callbacks that there is room for (`MAX_RELCACHE_CALLBACKS`): 10 in all releases; ours grows.
+    pub relcache_callbacks_max: Option<u8>,
     /// Buckets of the empty relfilenode map: 1024, then 64 (May 2017).
     pub map_initial_size: u32,
     /// What a relcache message does to that map.
@@ -120,6 +162,16 @@ pub struct Profile {
     pub aborted_victims: AbortedVictims,
     /// Which transaction in progress is given out then.
     pub stream_victim: StreamVictim,
+    /// How committed catalog changers are ordered.
+    pub committed_order: CommittedOrder,
+    /// Whom rows are given to.
+    pub output_plugin: OutputPlugin,
+    /// What a changed publication flushes there.
+    pub publication_flush: PublicationFlush,
+    /// All caches are dropped whenever messages might come (`debug_discard_caches`): nothing decoded may change.
+    pub discard_caches: bool,
+    /// Whether the shared queue is read.
+    pub consumer: Consumer,
 }
 
 /// A name and what it chooses.
@@ -143,10 +195,14 @@ const ROWS: &[Named] = &[
     ("indexed", indexed),
 ];
 
+/// How a name says that the consumer is live.
+const LIVE_SUFFIX: &str = "+live";
+
 /// What may follow a name after a `+`.
 const SWITCHES: &[Named] = &[
     ("direct-syscache", |p| p.catcache_search = CatcacheSearch::Direct),
-    ("callback-chains", |p| p.callback_search = CallbackSearch::Chain),
+    ("callback-chains", callback_chains),
+    ("callbacks-of-2008", |p| p.syscache_callbacks_max = Some(20)),
     ("small-map", |p| p.map_initial_size = 64),
     ("reverse-index", |p| p.map_invalidation = MapInvalidation::ReverseIndex),
     ("per-record-messages", |p| p.message_rule = MessageRule::PerRecord),
@@ -156,12 +212,23 @@ const SWITCHES: &[Named] = &[
     ("work-mem", |p| p.eviction = Eviction::LargestByScan),
     ("victim-heap", |p| p.eviction = Eviction::LargestByHeap),
     ("drop-aborted", |p| p.aborted_victims = AbortedVictims::Dropped),
+    ("sorted-committed", |p| p.committed_order = CommittedOrder::KeptSorted),
+    ("pgoutput", |p| p.output_plugin = OutputPlugin::PgOutput),
+    ("relsync", |p| p.publication_flush = PublicationFlush::PerRelation),
+    ("discard-caches", |p| p.discard_caches = true),
+    ("live", |p| p.consumer = Consumer::Live),
 ];
+
+/// The change of May 2017: chains, and room for more.
+fn callback_chains(p: &mut Profile) {
+    p.callback_search = CallbackSearch::Chain;
+    p.syscache_callbacks_max = Some(64);
+}
 
 /// 9.6.4 and 10–12.
 fn pg10(p: &mut Profile) {
     p.catcache_search = CatcacheSearch::Direct;
-    p.callback_search = CallbackSearch::Chain;
+    callback_chains(p);
     p.map_initial_size = 64;
 }
 
@@ -213,6 +280,7 @@ fn pg17(p: &mut Profile) {
 fn pg18(p: &mut Profile) {
     pg17(p);
     p.snapshot_header_bytes = 192;
+    p.publication_flush = PublicationFlush::PerRelation;
     p.aborted_victims = AbortedVictims::Dropped;
 }
 
@@ -220,8 +288,10 @@ fn pg18(p: &mut Profile) {
 fn indexed(p: &mut Profile) {
     pg18(p);
     p.map_invalidation = MapInvalidation::ReverseIndex;
+    (p.syscache_callbacks_max, p.relcache_callbacks_max) = (None, None);
     p.message_rule = MessageRule::OnceUnlessLoaded;
     p.distribution = Distribution::OnDemand;
+    p.committed_order = CommittedOrder::KeptSorted;
 }
 
 impl Profile {
@@ -233,6 +303,12 @@ impl Profile {
     /// The switches that may follow a name after a `+`.
     pub fn switches() -> impl Iterator<Item = &'static str> {
         SWITCHES.iter().map(|(name, _)| *name)
+    }
+
+    /// Whether it is the one with this name, whoever consumes.
+    #[must_use]
+    pub fn is_named(&self, name: &str) -> bool {
+        self.name.replace(LIVE_SUFFIX, "") == name
     }
 
     /// A server of this profile can give out transactions in progress.
@@ -249,12 +325,26 @@ impl Profile {
         profile
     }
 
+    /// The same for a `consumer`, if one is named; its name says so.
+    #[must_use]
+    pub fn consumed_by(self, consumer: Option<Consumer>) -> Profile {
+        let consumer = consumer.unwrap_or(self.consumer);
+        let name = match consumer {
+            _ if consumer == self.consumer => self.name,
+            Consumer::CatchUp => self.name.replace(LIVE_SUFFIX, ""),
+            Consumer::Live => self.name + LIVE_SUFFIX,
+        };
+        Profile { name, consumer, ..self }
+    }
+
     /// 9.6.3 and older; the other rows change it.
     fn oldest(name: &str) -> Profile {
         Profile {
             name: name.to_owned(),
             catcache_search: CatcacheSearch::List,
             callback_search: CallbackSearch::Scan,
+            syscache_callbacks_max: Some(32),
+            relcache_callbacks_max: Some(10),
             map_initial_size: 1024,
             map_invalidation: MapInvalidation::Scan,
             message_rule: MessageRule::AtEachCommand,
@@ -263,6 +353,42 @@ impl Profile {
             eviction: Eviction::AtChanges,
             aborted_victims: AbortedVictims::WrittenOut,
             stream_victim: StreamVictim::Never,
+            committed_order: CommittedOrder::SortedEachTime,
+            output_plugin: OutputPlugin::TestDecoding,
+            publication_flush: PublicationFlush::Whole,
+            discard_caches: false,
+            consumer: Consumer::CatchUp,
+        }
+    }
+}
+
+impl fmt::Display for Consumer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::CatchUp => "catch-up",
+            Self::Live => "live",
+        })
+    }
+}
+
+/// The text names no consumer mode.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "'{asked}' is no consumer mode: live (reads the shared invalidation queue, and is reset when it lags) or catch-up (does not)"
+)]
+pub struct UnknownConsumer {
+    /// The text, control characters escaped.
+    pub asked: String,
+}
+
+impl FromStr for Consumer {
+    type Err = UnknownConsumer;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "catch-up" => Ok(Self::CatchUp),
+            "live" => Ok(Self::Live),
+            _ => Err(UnknownConsumer { asked: text.escape_debug().to_string() }),
         }
     }
 }
@@ -327,6 +453,20 @@ mod tests {
             }
         }
         assert_eq!(choices("indexed"), Profile { name: String::new(), ..Profile::indexed() });
+    }
+
+    #[test]
+    fn a_consumer_mode_is_a_switch_and_can_be_named_apart() {
+        for mode in [Consumer::Live, Consumer::CatchUp] {
+            assert_eq!(mode.to_string().parse(), Ok(mode));
+            for asked in ["pg13+small-map", "pg13+live+small-map"] {
+                let profile = asked.parse::<Profile>().unwrap().consumed_by(Some(mode));
+                assert_eq!(profile.consumer, mode);
+                assert_eq!(profile.name.parse(), Ok(profile.clone()), "the name says everything");
+                assert_eq!(profile.clone().consumed_by(None), profile);
+            }
+        }
+        assert!("slow\u{7}".parse::<Consumer>().unwrap_err().to_string().starts_with("'slow\\u{7}' is no consumer mode: live"));
     }
 
     #[test]

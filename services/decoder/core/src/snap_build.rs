@@ -12,12 +12,13 @@
 //! ```
 //!
 //! Invariants: I1 the state never goes back; I2 `committed` holds the catalog-changing transactions that committed and are not
-//! older than `xmin`, unsorted; I3 a transaction that began before FULL is never decoded, a commit before CONSISTENT neither.
+//! older than `xmin`, in the order of their commits or, kept sorted, in plain numeric order; I3 a transaction that began before FULL is never decoded, a commit before CONSISTENT neither.
 //!
 //! | operation | cost |
 //! |---|---|
 //! | a commit without catalog changes | O(1) |
-//! | building a snapshot | O(c log c), c = committed catalog changers |
+//! | a commit with them | O(1), or O(c) moves where they are kept sorted; c = committed catalog changers |
+//! | building a snapshot | O(c log c) comparisons, or none where they are kept sorted; O(c) copies |
 //! | RUNNING_XACTS | O(c) |
 //!
 //! Differences from PostgreSQL: no serialised snapshots (rule b), since a directory of WAL comes without them.
@@ -26,6 +27,8 @@ use std::sync::Arc;
 
 use pg_types::record::RunningXactsRecord;
 use pg_types::{Lsn, Xid};
+
+use crate::profile::CommittedOrder;
 
 /// How far the builder is (`SnapBuildState`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,6 +54,19 @@ pub struct HistoricSnapshot {
     pub xip: Vec<Xid>,
 }
 
+/// What building snapshots took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SnapBuildCounts {
+    /// Snapshots built.
+    pub built: u64,
+    /// Xids copied into them.
+    pub copied: u64,
+    /// Xids compared to put them in order.
+    pub compared: u64,
+    /// Xids moved to make room for one in its place.
+    pub moved: u64,
+}
+
 /// The builder.
 #[derive(Debug)]
 pub(crate) struct SnapBuild {
@@ -62,6 +78,10 @@ pub(crate) struct SnapBuild {
     xmax: Xid,
     /// Committed catalog changers (`committed.xip`).
     committed: Vec<Xid>,
+    /// How they are ordered.
+    order: CommittedOrder,
+    /// What was done so far.
+    counts: SnapBuildCounts,
     /// The state advances when no older transaction runs (`next_phase_at`).
     next_phase_at: Xid,
     /// Commits whose record starts before this are skipped (`start_decoding_at`).
@@ -72,8 +92,10 @@ pub(crate) struct SnapBuild {
 
 impl SnapBuild {
     /// Knows nothing yet; commits before `start_decoding_at` are skipped in any case.
-    pub(crate) fn new(start_decoding_at: Lsn) -> Self {
+    pub(crate) fn new(start_decoding_at: Lsn, order: CommittedOrder) -> Self {
         Self {
+            order,
+            counts: SnapBuildCounts::default(),
             state: SnapBuildState::Start,
             xmin: Xid::INVALID,
             xmax: Xid::INVALID,
@@ -85,8 +107,8 @@ impl SnapBuild {
     }
 
     /// Is consistent at once: for a decoder that was, at a position from which it had everything.
-    pub(crate) fn resumed(start_decoding_at: Lsn) -> Self {
-        Self { state: SnapBuildState::Consistent, ..Self::new(start_decoding_at) }
+    pub(crate) fn resumed(start_decoding_at: Lsn, order: CommittedOrder) -> Self {
+        Self { state: SnapBuildState::Consistent, ..Self::new(start_decoding_at, order) }
     }
 
     /// How far it is.
@@ -97,6 +119,11 @@ impl SnapBuild {
     /// Committed catalog changers that a snapshot would hold.
     pub(crate) fn committed_len(&self) -> usize {
         self.committed.len()
+    }
+
+    /// What building snapshots took so far.
+    pub(crate) fn counts(&self) -> SnapBuildCounts {
+        self.counts
     }
 
     /// While it is not consistent: the xid that the oldest running transaction must reach.
@@ -127,9 +154,9 @@ impl SnapBuild {
         if changers.is_empty() {
             return false;
         }
-        self.committed.extend_from_slice(changers);
+        changers.iter().for_each(|changer| self.add_committed(*changer));
         if !changers.contains(&xid) {
-            self.committed.push(xid);
+            self.add_committed(xid);
         }
         for changer in changers.iter().chain([&xid]) {
             if !self.xmax.is_valid() || changer.follows_or_equals(self.xmax) {
@@ -140,12 +167,33 @@ impl SnapBuild {
         true
     }
 
+    /// `SnapBuildAddCommittedTxn`: at the end, or in its place.
+    fn add_committed(&mut self, xid: Xid) {
+        let (counts, end) = (&mut self.counts, self.committed.len());
+        let place = match self.order {
+            CommittedOrder::SortedEachTime => end,
+            CommittedOrder::KeptSorted => self.committed.partition_point(|other| {
+                counts.compared += 1;
+                other.numeric() <= xid.numeric()
+            }),
+        };
+        counts.moved += (end - place) as u64;
+        self.committed.insert(place, xid);
+    }
+
     /// `SnapBuildBuildSnapshot`, or the last one if nothing changed since.
     pub(crate) fn snapshot(&mut self) -> Arc<HistoricSnapshot> {
-        let (xmin, xmax, committed) = (self.xmin, self.xmax, &self.committed);
+        let (xmin, xmax, committed, counts) = (self.xmin, self.xmax, &self.committed, &mut self.counts);
         let built = self.snapshot.get_or_insert_with(|| {
             let mut xip = committed.clone();
-            xip.sort_unstable_by_key(|xid| xid.numeric());
+            counts.built += 1;
+            counts.copied += xip.len() as u64;
+            if self.order == CommittedOrder::SortedEachTime {
+                xip.sort_unstable_by(|a, b| {
+                    counts.compared += 1;
+                    a.numeric().cmp(&b.numeric())
+                });
+            }
             Arc::new(HistoricSnapshot { xmin, xmax, xip })
         });
         Arc::clone(built)
@@ -200,6 +248,7 @@ impl SnapBuild {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn running(oldest: u32, next: u32) -> RunningXactsRecord {
         RunningXactsRecord { oldest_running_xid: Xid(oldest), next_xid: Xid(next), ..RunningXactsRecord::default() }
@@ -207,7 +256,7 @@ mod tests {
 
     #[test]
     fn rule_a_nothing_runs() {
-        let mut builder = SnapBuild::new(Lsn(0));
+        let mut builder = SnapBuild::new(Lsn(0), CommittedOrder::SortedEachTime);
         builder.running_xacts(Lsn(100), &running(700, 700));
         assert_eq!(builder.state(), SnapBuildState::Consistent);
         assert!(builder.skips(Lsn(100)) && !builder.skips(Lsn(101)));
@@ -215,7 +264,7 @@ mod tests {
 
     #[test]
     fn rule_c_climbs_one_state_per_generation_of_transactions() {
-        let mut builder = SnapBuild::new(Lsn(0));
+        let mut builder = SnapBuild::new(Lsn(0), CommittedOrder::SortedEachTime);
         let steps = [
             (690, 700, SnapBuildState::Building),
             (695, 705, SnapBuildState::Building),
@@ -237,7 +286,12 @@ mod tests {
 
     #[test]
     fn i2_snapshots_hold_sorted_changers_from_xmin_on() {
-        let mut builder = SnapBuild::resumed(Lsn(0));
+        for order in [CommittedOrder::SortedEachTime, CommittedOrder::KeptSorted] {
+            snapshots_hold_sorted_changers(SnapBuild::resumed(Lsn(0), order));
+        }
+    }
+
+    fn snapshots_hold_sorted_changers(mut builder: SnapBuild) {
         assert!(!builder.commit(Lsn(1), Xid(50), &[]));
         assert!(builder.commit(Lsn(2), Xid(60), &[Xid(62)]), "a subtransaction's change counts for its parent");
         assert!(builder.commit(Lsn(3), Xid(55), &[Xid(55)]));
@@ -247,5 +301,42 @@ mod tests {
         builder.running_xacts(Lsn(4), &running(58, 70));
         assert_eq!(builder.snapshot().xip, [Xid(60), Xid(62)]);
         assert_eq!(builder.committed_len(), 2);
+    }
+
+    /// A running transaction holds `xmin` back while others commit in order and take a snapshot each: sorting looks at all each time.
+    #[test]
+    fn kept_sorted_compares_less_and_moves_nothing_in_order() {
+        let counts = |order, n: u32| {
+            let mut builder = SnapBuild::resumed(Lsn(0), order);
+            for xid in 0..n {
+                builder.commit(Lsn(u64::from(xid)), Xid(1000 + xid), &[Xid(1000 + xid)]);
+                assert_eq!(builder.snapshot().xip.len(), xid as usize + 1);
+            }
+            builder.counts()
+        };
+        let (each, kept) = (counts(CommittedOrder::SortedEachTime, 256), counts(CommittedOrder::KeptSorted, 256));
+        assert_eq!((each.built, each.copied, each.moved), (256, 256 * 257 / 2, 0));
+        assert_eq!((kept.built, kept.copied, kept.moved), (256, 256 * 257 / 2, 0));
+        assert!(each.compared >= 255 * 256 / 2, "at least each neighbour, each time: {}", each.compared);
+        assert!(kept.compared <= 256 * 9, "a binary search each: {}", kept.compared);
+    }
+
+    proptest! {
+        #[test]
+        fn both_orders_build_the_same_snapshots(steps in prop::collection::vec((3u32..400, prop::option::of(3u32..400)), 1..60)) {
+            let [mut each, mut kept] = [CommittedOrder::SortedEachTime, CommittedOrder::KeptSorted]
+                .map(|order| SnapBuild::resumed(Lsn(0), order));
+            for (i, (xid, oldest)) in steps.into_iter().enumerate() {
+                for builder in [&mut each, &mut kept] {
+                    builder.commit(Lsn(i as u64), Xid(xid), &[Xid(xid)]);
+                    if let Some(oldest) = oldest {
+                        builder.running_xacts(Lsn(i as u64), &running(oldest, 500));
+                    }
+                }
+                let (snapshot, other) = (each.snapshot(), kept.snapshot());
+                prop_assert_eq!(&snapshot, &other);
+                prop_assert!(snapshot.xip.is_sorted_by_key(|xid| xid.numeric()));
+            }
+        }
     }
 }

@@ -37,6 +37,10 @@ pub(crate) struct SysCaches {
     reloid: Option<usize>,
     /// As `reloid`.
     namespaceoid: Option<usize>,
+    /// The cache in which publications are looked up by name.
+    publicationname: Option<usize>,
+    /// Caches whose lists tell the publications of a relation, and of a schema.
+    publication_maps: [Option<usize>; 2],
 }
 
 impl SysCaches {
@@ -46,7 +50,9 @@ impl SysCaches {
         let caches = table.iter().map(|(id, cache)| CatCache::new(id.message_id(), cache.initial_buckets)).collect();
         let tallies = vec![CacheTally::default(); table.len()];
         let index = |name| table.id_of(name).map(|id| id.index());
-        Self { table, caches, tallies, search, reloid: index("RELOID"), namespaceoid: index("NAMESPACEOID") }
+        let publication_maps = [index("PUBLICATIONRELMAP"), index("PUBLICATIONNAMESPACEMAP")];
+        let (reloid, namespaceoid, publicationname) = (index("RELOID"), index("NAMESPACEOID"), index("PUBLICATIONNAME"));
+        Self { table, caches, tallies, search, reloid, namespaceoid, publicationname, publication_maps }
     }
 
     /// The table of ids.
@@ -130,13 +136,35 @@ impl SysCaches {
         let mut scans = 0;
         for (cache, key) in [(self.reloid, relation), (self.namespaceoid, namespace)] {
             let Some(index) = cache else { continue };
-            let cache = &mut self.caches[index];
-            let hash = murmurhash32(key.0);
-            if !cache.search(hash) {
-                cache.insert(hash, false);
-                self.tallies[index].scans += 1;
+            let (cache, tally) = (&mut self.caches[index], &mut self.tallies[index]);
+            let held = cache.search(murmurhash32(key.0), |_| {
+                tally.scans += 1;
                 scans += 1;
-            }
+                true
+            });
+            cache.release(held);
+        }
+        scans
+    }
+
+    /// What publishing a relation looks up: the lists of its and its schema's publications, which are empty. Gives the number of
+    /// catalog scans for misses.
+    /// With `reload`, the publication itself first.
+    pub(crate) fn load_publications(&mut self, reload: bool, relation: Oid, namespace: Oid) -> u64 {
+        let mut scans = 0;
+        if let Some(index) = self.publicationname.filter(|_| reload) {
+            self.tallies[index].scans += 1;
+            scans += 1;
+        }
+        for (cache, key) in self.publication_maps.into_iter().zip([relation, namespace]) {
+            let Some(index) = cache else { continue };
+            let (cache, tally) = (&mut self.caches[index], &mut self.tallies[index]);
+            let held = cache.search_list(murmurhash32(key.0), |_| {
+                tally.scans += 1;
+                scans += 1;
+                Vec::new()
+            });
+            cache.release_list(held);
         }
         scans
     }

@@ -4,6 +4,8 @@
 //! message walked over all registered callbacks to find those of its cache; since then the callbacks of a cache are chained.
 //! A backend has 20–30 of them, most messages concern one or two.
 //!
+//! There is room for a fixed number; the callback that is one too many ends the backend. Ours has room for all that a count can name.
+//!
 //! Invariants: I1 a chain calls in the order of registration; I2 both strategies call the same callbacks in the same order.
 //!
 //! | strategy | slots looked at |
@@ -21,46 +23,107 @@ use crate::attribution::{Share, share};
 use crate::profile::CallbackSearch;
 use crate::sampling::{CurrentFunction, Function};
 
-/// `MAX_SYSCACHE_CALLBACKS`: 20 (2008), 32 (2012), 64 since May 2017 (10, and back to 9.4).
-pub(crate) const MAX_SYSCACHE_CALLBACKS: usize = 64;
+/// A backend registers more callbacks than it has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "out of {limit} slots: {asked} callbacks are to be registered, and a server of this profile has room for {max} ({limit}), so its \
+     backends end with a FATAL error; register fewer, or decode with a profile that has more room (pg10 and later: 64 syscache \
+     callbacks; indexed: any number)"
+)]
+pub struct TooManyCallbacks {
+    /// PostgreSQL's name of the limit.
+    pub limit: &'static str,
+    /// Its value.
+    pub max: u8,
+    /// How many were asked for.
+    pub asked: u8,
+}
 
-/// What a walsender with an output plugin registers, in that order, by syscache: relation and type lookups, roles, search
-/// path, plan cache (`InitPlanCache`), type cache, attribute and table space options, text search, publications (`pgoutput`).
-/// A cache that a version lacks is skipped.
-pub(crate) const WALSENDER_CALLBACKS: &[&str] = &[
-    "AUTHMEMROLEMEM",
-    "AUTHOID",
-    "DATABASEOID",
-    "NAMESPACEOID",
-    "AUTHOID",
-    "PROCOID",
-    "TYPEOID",
-    "NAMESPACEOID",
-    "OPEROID",
-    "AMOPOPID",
-    "FOREIGNSERVEROID",
-    "FOREIGNDATAWRAPPEROID",
-    "CLAOID",
-    "CONSTROID",
-    "TYPEOID",
-    "ATTNUM",
-    "TABLESPACEOID",
-    "TSCONFIGOID",
-    "TSCONFIGMAP",
-    "PUBLICATIONOID",
-    "PUBLICATIONRELMAP",
-    "PUBLICATIONNAMESPACEMAP",
-    "NAMESPACEOID",
-    "OPEROID",
+/// Checks that `asked` callbacks fit in; no `max` means that there is always room.
+///
+/// # Errors
+/// They do not.
+pub(crate) fn fits(limit: &'static str, max: Option<u8>, asked: u8) -> Result<(), TooManyCallbacks> {
+    match max {
+        Some(max) if asked > max => Err(TooManyCallbacks { limit, max, asked }),
+        _ => Ok(()),
+    }
+}
+
+/// What a callback costs when it is called, apart from finding it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallbackCost {
+    /// It sets a flag or compares a hash.
+    Flag,
+    /// It walks over all that its owner has cached.
+    Walk,
+}
+
+use CallbackCost::{Flag, Walk};
+
+/// What a walsender with an output plugin registers, in that order, by syscache: role membership and search path, plan cache
+/// (`InitPlanCache`), type cache, attribute and table space options, text search, publications (`pgoutput`), operator lookups. A
+/// cache that a version lacks is skipped.
+pub(crate) const WALSENDER_CALLBACKS: &[(&str, CallbackCost)] = &[
+    ("AUTHMEMROLEMEM", Flag),
+    ("AUTHOID", Flag),
+    ("DATABASEOID", Flag),
+    ("NAMESPACEOID", Flag),
+    ("AUTHOID", Flag),
+    ("PROCOID", Walk),
+    ("TYPEOID", Walk),
+    ("NAMESPACEOID", Walk),
+    ("OPEROID", Walk),
+    ("AMOPOPID", Walk),
+    ("FOREIGNSERVEROID", Walk),
+    ("FOREIGNDATAWRAPPEROID", Walk),
+    ("CLAOID", Walk),
+    ("CONSTROID", Walk),
+    ("TYPEOID", Walk),
+    ("ATTNUM", Walk),
+    ("TABLESPACEOID", Walk),
+    ("TSCONFIGOID", Walk),
+    ("TSCONFIGMAP", Walk),
+    ("PUBLICATIONOID", Flag),
+    ("PUBLICATIONRELMAP", Walk),
+    ("PUBLICATIONNAMESPACEMAP", Walk),
+    ("NAMESPACEOID", Walk),
+    ("OPEROID", Walk),
 ];
+
+/// Syscache callbacks called so far, by what each costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallbackCounts {
+    /// Those that set a flag.
+    pub flags: u64,
+    /// Those that walk over all that their owner has cached.
+    pub walks: u64,
+}
+
+impl CallbackCounts {
+    /// Counts one.
+    fn add(&mut self, cost: CallbackCost) {
+        match cost {
+            Flag => self.flags += 1,
+            Walk => self.walks += 1,
+        }
+    }
+
+    /// All of them.
+    fn sum(self) -> u64 {
+        self.flags + self.walks
+    }
+}
 
 /// A registered callback (`SYSCACHECALLBACK`).
 #[derive(Clone, Copy, Debug)]
 struct Callback {
     /// The cache it wants to hear of.
     cache: i8,
+    /// What it costs.
+    cost: CallbackCost,
     /// Next callback of the same cache, index + 1; 0 ends the chain.
-    link: u8,
+    link: u16,
 }
 
 /// The registered callbacks.
@@ -69,34 +132,42 @@ pub(crate) struct SyscacheCallbacks {
     /// In the order of registration.
     list: Vec<Callback>,
     /// First callback of each cache, index + 1; 0 for none (`syscache_callback_links`).
-    links: Vec<u8>,
+    links: Vec<u16>,
     /// How those of a cache are found.
     search: CallbackSearch,
     /// By cache, how often its callbacks were looked for.
     calls: Vec<u64>,
     /// How often all were called.
     resets: u64,
+    /// Called so far.
+    pub(crate) counts: CallbackCounts,
 }
 
 impl SyscacheCallbacks {
-    /// Registers `names`, at most [`MAX_SYSCACHE_CALLBACKS`]; those of unknown caches are skipped.
+    /// Registers what is `wanted`; those of unknown caches are skipped. Whoever asks for a number checks that it fits in.
     pub(crate) fn new<'a>(
         table: &SysCacheTable,
-        names: impl IntoIterator<Item = &'a str>,
+        wanted: impl IntoIterator<Item = (&'a str, CallbackCost)>,
         search: CallbackSearch,
     ) -> SyscacheCallbacks {
-        let mut callbacks =
-            Self { list: Vec::new(), links: vec![0; table.len()], search, calls: vec![0; table.len()], resets: 0 };
-        for id in names.into_iter().filter_map(|name| table.id_of(name)).take(MAX_SYSCACHE_CALLBACKS) {
-            callbacks.register(id.message_id(), id.index());
+        let mut callbacks = Self {
+            list: Vec::new(),
+            links: vec![0; table.len()],
+            search,
+            calls: vec![0; table.len()],
+            resets: 0,
+            counts: CallbackCounts::default(),
+        };
+        for (id, cost) in wanted.into_iter().filter_map(|(name, cost)| Some((table.id_of(name)?, cost))) {
+            callbacks.register(id.message_id(), id.index(), cost);
         }
         callbacks
     }
 
     /// `CacheRegisterSyscacheCallback`: the new one goes to the tail of its cache's chain.
-    fn register(&mut self, cache: i8, index: usize) {
-        self.list.push(Callback { cache, link: 0 });
-        let number = self.list.len() as u8;
+    fn register(&mut self, cache: i8, index: usize, cost: CallbackCost) {
+        self.list.push(Callback { cache, cost, link: 0 });
+        let number = self.list.len() as u16;
         let mut tail = usize::from(self.links[index]);
         if tail == 0 {
             self.links[index] = number;
@@ -114,28 +185,31 @@ impl SyscacheCallbacks {
         if let Some(calls) = usize::try_from(cache).ok().and_then(|index| self.calls.get_mut(index)) {
             *calls += 1;
         }
-        let mut called = 0;
+        let before = self.counts;
         match self.search {
             CallbackSearch::Scan => {
                 work.callbacks_visited += self.list.len() as u64;
-                called += self.list.iter().filter(|c| std::hint::black_box(c.cache) == cache).count() as u64;
+                let wanted = self.list.iter().filter(|c| std::hint::black_box(c.cache) == cache);
+                wanted.for_each(|callback| self.counts.add(callback.cost));
             }
             CallbackSearch::Chain => {
                 let mut at = usize::try_from(cache).ok().and_then(|i| self.links.get(i)).copied().unwrap_or(0);
                 while at != 0 {
-                    called += 1;
-                    at = self.list[usize::from(at) - 1].link;
+                    let callback = self.list[usize::from(at) - 1];
+                    self.counts.add(callback.cost);
+                    at = callback.link;
                 }
-                work.callbacks_visited += called;
+                work.callbacks_visited += self.counts.sum() - before.sum();
             }
         }
-        work.callbacks_called += called;
+        work.callbacks_called += self.counts.sum() - before.sum();
         marker.leave(outer);
     }
 
     /// Calls every callback once, as a full reset does.
     pub(crate) fn call_all(&mut self, work: &mut Work) {
         self.resets += 1;
+        self.list.iter().for_each(|callback| self.counts.add(callback.cost));
         work.callbacks_visited += self.list.len() as u64;
         work.callbacks_called += self.list.len() as u64;
     }
@@ -184,7 +258,7 @@ mod tests {
                 let (mut a, mut b, marker) = (Work::default(), Work::default(), CurrentFunction::default());
                 scan.call(id, &mut a, &marker);
                 chain.call(id, &mut b, &marker);
-                assert_eq!(a.callbacks_called, b.callbacks_called);
+                assert_eq!((a.callbacks_called, scan.counts), (b.callbacks_called, chain.counts));
                 assert_eq!((a.callbacks_visited, b.callbacks_visited), (scan.list.len() as u64, b.callbacks_called));
                 total += b.callbacks_called;
             }
@@ -193,9 +267,34 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_the_array_holds() {
-        let table = SysCacheTable::of(PgVersion::V18);
-        let many = std::iter::repeat_n("RELOID", 100);
-        assert_eq!(SyscacheCallbacks::new(table, many, CallbackSearch::Chain).list.len(), MAX_SYSCACHE_CALLBACKS);
+    fn a_callback_has_its_cost() {
+        let (table, mut work) = (SysCacheTable::of(PgVersion::V18), Work::default());
+        let mut callbacks = SyscacheCallbacks::new(table, WALSENDER_CALLBACKS.iter().copied(), CallbackSearch::Chain);
+        for (name, flags, walks) in [("NAMESPACEOID", 1, 2), ("AUTHOID", 2, 0), ("RELOID", 0, 0), ("TYPEOID", 0, 2)] {
+            callbacks.counts = CallbackCounts::default();
+            callbacks.call(table.id_of(name).unwrap().message_id(), &mut work, &CurrentFunction::default());
+            assert_eq!(callbacks.counts, CallbackCounts { flags, walks }, "{name}");
+        }
+        callbacks.counts = CallbackCounts::default();
+        callbacks.call_all(&mut work);
+        assert_eq!(callbacks.counts, CallbackCounts { flags: 6, walks: 18 });
+    }
+
+    #[test]
+    fn one_too_many_is_refused_with_the_limits_name() {
+        assert_eq!(fits("MAX_SYSCACHE_CALLBACKS", Some(64), 64), Ok(()));
+        let error = fits("MAX_SYSCACHE_CALLBACKS", Some(64), 65).unwrap_err().to_string();
+        assert!(error.starts_with("out of MAX_SYSCACHE_CALLBACKS slots: 65 callbacks"), "{error}");
+        assert_eq!(fits("MAX_SYSCACHE_CALLBACKS", None, 255), Ok(()));
+    }
+
+    #[test]
+    fn i1_more_than_any_release_has_room_for_stay_in_order() {
+        let (table, mut work) = (SysCacheTable::of(PgVersion::V18), Work::default());
+        let mut callbacks = SyscacheCallbacks::new(table, std::iter::repeat_n(("RELOID", Flag), 300), CallbackSearch::Chain);
+        callbacks.call(table.id_of("RELOID").unwrap().message_id(), &mut work, &CurrentFunction::default());
+        assert_eq!(work.callbacks_called, 300);
+        let links: Vec<u16> = callbacks.list.iter().map(|callback| callback.link).collect();
+        assert_eq!(links, (2..=300).chain([0]).collect::<Vec<u16>>(), "each leads to the next one registered");
     }
 }

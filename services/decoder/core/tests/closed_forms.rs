@@ -4,7 +4,9 @@
 
 mod support;
 
-use pg_types::{PgVersion, Work};
+use decoder_core::{QueueCounts, RelsyncCounts};
+use pg_types::record::CommitRecord;
+use pg_types::{InvalidationMessage, Oid, PgVersion, RecordBody, Work};
 use support::{Log, catcache, decode, relcache};
 
 /// Parents' partitions: relations 20000 … 20000 + 2N.
@@ -63,6 +65,74 @@ fn truncate_partitions_has_its_published_counts() {
         // TRUNCATE opens each partition after its messages, so one relcache message of each is executed again.
         assert_eq!(executed(V18, "indexed"), 11 * n + n);
         assert_eq!(executed(V13, "indexed"), 13 * n, "all of them come after the TRUNCATE");
+    }
+}
+
+/// A live walsender finds the messages of its own commit in the shared queue too, or is told that some are lost.
+#[test]
+fn a_live_consumer_reads_what_commits_and_is_reset_when_it_lags() {
+    for (partitions, resets) in [(372, 0), (373, 1)] {
+        let log = truncate_partitions(partitions, PgVersion::V18);
+        let m = 11 * u64::from(partitions);
+        assert_eq!(m > 4096, resets == 1);
+        let (live, given) = decode(&log, PgVersion::V18, "pg18+live");
+        let (catch_up, reference) = decode(&log, PgVersion::V18, "pg18");
+        assert_eq!(given.stream, reference.stream);
+        assert_eq!(catch_up.queue_counts(), QueueCounts::default(), "a decoder that catches up has no queue");
+        let read = if resets == 0 { m } else { 0 };
+        let counts = QueueCounts { messages: read, resets, signals: live.queue_counts().signals };
+        assert_eq!((live.queue_counts(), counts.signals), (counts, 1), "more than 2048 behind");
+        assert_eq!(live.work().messages_executed, catch_up.work().messages_executed + read);
+        let sum: u64 = given.work.iter().map(|(_, work)| work.messages_executed).sum();
+        assert_eq!(sum, live.work().messages_executed, "they count for the transaction that waited for them");
+    }
+}
+
+/// What lies in the queue is executed before a row is decoded, also if nothing of it was decoded: commits of another database.
+#[test]
+fn commits_that_are_not_decoded_fill_the_queue_too() {
+    let mut log = Log::consistent(1000);
+    log.insert(1000, 0, FIRST);
+    log.commit(1000, &[], vec![]);
+    for xid in 1001..1101 {
+        let messages = (0..50).map(|i| InvalidationMessage::Relcache { db: Oid(6), rel: Oid(i) }).collect();
+        log.push(xid, 0, RecordBody::Commit(Box::new(CommitRecord { db: Oid(6), messages, ..CommitRecord::default() })));
+    }
+    log.insert(1200, 0, FIRST);
+    log.commit(1200, &[], vec![]);
+    let loads = |profile| decode(&log, PgVersion::V18, profile).0.work().relations_loaded;
+    assert_eq!((loads("pg18"), loads("pg18+live")), (1, 2), "5,000 of others are more than the queue holds");
+}
+
+/// One table of N is added to a publication. Up to 17 `pgoutput` looks all N up again, since 18 that table alone.
+#[test]
+fn a_publication_that_gets_a_table_costs_all_of_them_up_to_17() {
+    let n = 50;
+    for (version, profile, again) in [
+        (PgVersion::V17, "pg17+pgoutput", n),
+        (PgVersion::V17, "indexed+pgoutput", 1),
+        (PgVersion::V18, "pg18+pgoutput", 1),
+        (PgVersion::V18, "pg17+pgoutput", n),
+        (PgVersion::V18, "pg18", 0),
+    ] {
+        let publicationrelmap = pg_types::SysCacheTable::of(version).id_of("PUBLICATIONRELMAP").unwrap().message_id();
+        let messages = vec![catcache(publicationrelmap, 4711), relcache(FIRST)];
+        let mut log = Log::consistent(1000);
+        for (xid, altered) in [(1000, false), (1001, true), (1002, false)] {
+            if altered {
+                log.new_cid(xid, 0, 0);
+                log.invalidations(xid, 0, &messages);
+                log.commit(xid, &[], messages.clone());
+            } else {
+                (0..n).for_each(|table| log.insert(xid, 0, FIRST + table));
+                log.commit(xid, &[], vec![]);
+            }
+        }
+        let counts = decode(&log, version, profile).0.relsync_counts();
+        let built = if again == 0 { 0 } else { n + again };
+        assert_eq!((counts.built, counts.flushed), (built.into(), again.into()), "{version} {profile}");
+        assert_eq!(counts.visited > 0, again == n, "{version} {profile}: scans are of whole flushes");
+        assert_eq!(counts == RelsyncCounts::default(), again == 0, "test_decoding keeps nothing");
     }
 }
 

@@ -76,12 +76,28 @@ proptest! {
         for version in [PgVersion::V13, PgVersion::V18] {
             let log = write(&steps, version, 4);
             let (_, reference) = decode(&log, version, "indexed");
-            for profile in Profile::names().chain(["pg96+small-map", "pg17+on-demand-snapshots", "pg10+collapse-messages"]) {
+            for profile in Profile::names().chain(["pg96+small-map", "pg17+on-demand-snapshots", "pg10+collapse-messages", "pg17+pgoutput", "indexed+pgoutput",
+                "pg18+discard-caches", "indexed+discard-caches+pgoutput+live"]) {
                 let (decoder, given) = decode(&log, version, profile);
                 prop_assert_eq!(&given.stream, &reference.stream, "{}", profile);
                 let sum = given.work.iter().map(|(_, work)| work.messages_executed).sum::<u64>();
                 prop_assert!(sum <= decoder.work().messages_executed, "I4");
                 shared_out(&decoder, profile)?;
+            }
+        }
+    }
+
+    #[test]
+    fn a_live_consumer_is_given_the_same_and_caches_no_more(steps in workload(true)) {
+        for version in [PgVersion::V13, PgVersion::V18] {
+            let log = write(&steps, version, 4);
+            for profile in ["pg96", "pg13", "pg14.5", "pg18", "indexed"] {
+                let (catch_up, reference) = decode(&log, version, profile);
+                let (live, given) = decode(&log, version, &format!("{profile}+live"));
+                prop_assert_eq!(&given.stream, &reference.stream, "{}", profile);
+                prop_assert!(live.queue_counts().messages > 0 || live.work() == catch_up.work());
+                let (few, many) = (live.cache_contents(), catch_up.cache_contents());
+                prop_assert!(few.map.iter().all(|entry| many.map.contains(entry)), "{}", profile);
             }
         }
     }

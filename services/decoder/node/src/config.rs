@@ -38,6 +38,9 @@ pub struct DecoderConfig {
     pub client_id: String,
     /// What decoding costs: a profile as `indexed`, `pg18` or `pg96+small-map`.
     pub profile: String,
+    /// Who decodes: `catch-up`, or `live`, which reads the shared invalidation queue too and is reset when it lags. Unset: what the
+    /// profile says, where `+live` may stand.
+    pub consumer: Option<String>,
     /// Folder with `pg_class.csv`, from which relations get their names. Unset: they are shown by their files.
     pub catalog: Option<PathBuf>,
     /// Oid of the database that is decoded. 0: that of the first change in the WAL.
@@ -104,6 +107,7 @@ impl Default for DecoderConfig {
             create_slot: true,
             client_id: "walstorm-decoder".to_owned(),
             profile: "indexed".to_owned(),
+            consumer: None,
             catalog: None,
             database: 0,
             work_mem: WorkMem::default().to_string(),
@@ -159,7 +163,8 @@ impl DecoderConfig {
     ///
     /// [`NodeError`] naming the setting, what it is and what it may be.
     pub(crate) fn check(&self) -> Result<Checked, NodeError> {
-        let profile: Profile = self.profile.parse()?;
+        let consumer = self.consumer.as_deref().map(str::parse).transpose()?;
+        let profile = self.profile.parse::<Profile>()?.consumed_by(consumer);
         let work_mem: WorkMem = self.work_mem.parse()?;
         let is_name = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_';
         if self.slot.len() > 63 || !self.slot.bytes().all(is_name) {
@@ -206,12 +211,15 @@ mod tests {
             config.check().map(|_| ()).unwrap_err().to_string()
         };
         assert!(check(|c| c.profile = "pg99".to_owned()).contains("indexed"));
+        assert!(check(|c| c.consumer = Some("slow".to_owned())).contains("consumer: 'slow' is no consumer mode: live"));
         assert!(check(|c| c.slot = "Orders".to_owned()).contains("slot must be 1 to 63"));
         assert!(check(|c| c.work_mem = "63kB".to_owned()).contains("work_mem: '63kB' must be a number with B, kB"));
         assert!(check(|c| c.output_log.segment_bytes = 0).contains("output_log.segment_bytes"));
         assert!(check(|c| c.output_log.bytes_max = 5000).contains("output_log.bytes_max"));
         assert!(check(|c| c.subscriptions.streams_max = 0).contains("subscriptions.streams_max"));
         assert!(check(|c| c.catalog = Some("/no/such/folder".into())).contains("/no/such/folder"));
-        assert!(DecoderConfig::default().check().is_ok());
+        let live = DecoderConfig { consumer: Some("live".to_owned()), ..DecoderConfig::default() };
+        assert_eq!(live.check().unwrap().profile.name, "indexed+live", "so that clients and traces see it");
+        assert_eq!(DecoderConfig::default().check().unwrap().profile.name, "indexed");
     }
 }

@@ -22,6 +22,9 @@ pub enum NodeError {
     /// The profile is none.
     #[error("profile: {0}")]
     Profile(#[from] decoder_core::UnknownProfile),
+    /// The consumer mode is none.
+    #[error("consumer: {0}")]
+    Consumer(#[from] decoder_core::UnknownConsumer),
     /// The memory limit is none.
     #[error("work_mem: {0}")]
     WorkMem(#[from] decoder_core::BadWorkMem),

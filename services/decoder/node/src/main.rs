@@ -49,6 +49,9 @@ struct Flags {
     /// Profile: indexed, pg18, pg13, pg96+small-map, …
     #[arg(long)]
     profile: Option<String>,
+    /// Who decodes: catch-up, or live, which reads the shared invalidation queue too and is reset when it lags.
+    #[arg(long)]
+    consumer: Option<String>,
     /// Folder with pg_class.csv, for the names of relations.
     #[arg(long)]
     catalog: Option<PathBuf>,

@@ -26,6 +26,7 @@ fn lines(source: &SourceReport, timed: &SourceTimings) -> serde_json::Result<Vec
     let mut lines = vec![json!({
         "kind": "source",
         "source": name,
+        "consumer": source.consumer,
         "about": source.about,
         "seed": source.seed,
         "parameters": source.parameters,
@@ -42,7 +43,7 @@ fn lines(source: &SourceReport, timed: &SourceTimings) -> serde_json::Result<Vec
         "pipeline_wall_ns": timed.pipeline_wall_ns,
     })];
     for (i, transaction) in source.costliest.iter().enumerate() {
-        lines.push(object("transaction", name, transaction, &[("rank", json!(i + 1))])?);
+        lines.push(object("transaction", name, transaction, &[("consumer", json!(source.consumer)), ("rank", json!(i + 1))])?);
     }
     for (profile, measured) in source.decoder_profiles.iter().zip(&timed.decoder_profiles) {
         let measured = [("cpu_ns", json!(measured.functions_cpu_ns)), ("wall_ns", json!(measured.wall_ns))];

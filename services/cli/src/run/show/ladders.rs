@@ -27,7 +27,8 @@ pub(super) fn decoder(
 ) -> String {
     let slowest = timed.decoder_profiles.iter().map(|t| t.cpu_ns).max().unwrap_or(0);
     let first = timed.decoder_profiles.first().map_or(0, |t| t.cpu_ns);
-    let mut head = vec![("decoder as", Column::Left)];
+    let title = format!("decoder, {}", source.consumer);
+    let mut head = vec![(title.as_str(), Column::Left)];
     head.extend(figures_head(ladder));
     head.extend([
         ("CPU here", Column::Right),

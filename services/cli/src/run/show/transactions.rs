@@ -19,11 +19,12 @@ const PROFILES: usize = 3;
 pub(super) fn costliest(source: &SourceReport, paint: Paint) -> String {
     let shown: u64 = source.costliest.iter().map(|t| ranked(source, t)).sum();
     let title = format!(
-        "  {} of {} transactions: {} of all steps of decoding as {}",
+        "  {} of {} transactions: {} of all steps of decoding as {}, {}",
         paint.strong(&format!("The {} costliest", source.costliest.len())),
         count(source.pipeline.transactions_decoded),
         percent(shown, source.steps_all),
         source.ranked_by,
+        source.consumer,
     );
     let profiles = profiles(source);
     let title_of = |(i, profile): (usize, &String)| if i == 0 { format!("steps: {profile}") } else { profile.clone() };

@@ -58,6 +58,7 @@ impl Decoder {
             let at = self.reorder_buffer.find_or_begin(xid, record.lsn);
             self.reorder_buffer.set_catalog_changes(at);
         }
+        self.replayer.caches.send_shared(&commit.messages);
         let newest = self.replayer.commits.newest();
         self.catalog_commit(record.lsn, xid, commit, sink)?;
         for sub in &commit.subxids {

@@ -150,6 +150,7 @@ impl<'a> Replay<'a> {
         self.caught_up = tree[0].base_commit;
         // A prepared one may be rolled back meanwhile; then it is given out as far as it can be.
         self.status = if tree[0].prepared.is_some() { memory.status.take() } else { None };
+        self.with.caches.accept_invalidation_messages();
         self.output(|replay| replay.sink.begin(xid, first_lsn, commit_lsn));
         let done = self.changes(tree, memory);
         memory.status = self.status.take().or_else(|| memory.status.take());
@@ -166,6 +167,7 @@ impl<'a> Replay<'a> {
     pub(crate) fn block(&mut self, tree: &mut [Txn], memory: &mut Memory) -> Result<(), SpillError> {
         let outer = self.with.caches.marker.enter(Function::ReorderBufferProcessTxn);
         let (before, noted) = (self.with.caches.work, memory.noted);
+        self.with.caches.accept_invalidation_messages();
         let state = std::mem::take(&mut tree[0].streaming);
         self.caught_up = tree[0].base_commit;
         self.command_id = state.command_id;
@@ -327,6 +329,7 @@ impl<'a> Replay<'a> {
         self.count(lsn, number, action as usize, rows.into());
         let outer = self.with.caches.marker.enter(Function::OutputPlugin);
         let (xid, relation) = (self.current.0, self.with.relations.get(number));
+        self.with.caches.publish(relation.oid, relation.namespace);
         self.sink.change(&DecodedChange { lsn, xid, relation, action, rows });
         self.with.caches.marker.leave(outer);
     }
@@ -365,6 +368,7 @@ impl<'a> Replay<'a> {
         }
         let outer = self.with.caches.marker.enter(Function::OutputPlugin);
         let shown: Vec<&Relation> = shown.into_iter().map(|number| self.with.relations.get(number)).collect();
+        shown.iter().for_each(|relation| self.with.caches.publish(relation.oid, relation.namespace));
         self.sink.truncate(lsn, self.current.0, &shown, record);
         self.with.caches.marker.leave(outer);
     }
