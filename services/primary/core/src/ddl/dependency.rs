@@ -161,9 +161,7 @@ impl Backend<'_> {
     fn delete_one_object(&mut self, object: ObjectAddress) -> Result<()> {
         self.do_deletion(object)?;
         self.delete_dependency_rows_of(object)?;
-        if object.sub == 0 {
-            self.catalog_delete_rows_of(catalog::SHDEPEND, object.object)?;
-        }
+        self.delete_shared_dependency_rows_of(object)?;
         self.delete_comments(object)?;
         self.command_counter_increment()
     }
@@ -172,6 +170,17 @@ impl Backend<'_> {
     pub(super) fn delete_dependency_rows_of(&mut self, object: ObjectAddress) -> Result<()> {
         let rows = self.cluster.catalog.dependencies_of(object);
         rows.into_iter().try_for_each(|(id, _)| self.catalog_delete(id))
+    }
+
+    /// `deleteSharedDependencyRecordsFor`: of a whole object with those of its columns, or of one column.
+    fn delete_shared_dependency_rows_of(&mut self, object: ObjectAddress) -> Result<()> {
+        for id in self.cluster.catalog.rows_of(catalog::SHDEPEND, object.object) {
+            let sub = self.cluster.catalog.tuple(id).and_then(|row| row.tuple.int_column("objsubid"));
+            if object.sub == 0 || sub == Some(i64::from(object.sub)) {
+                self.catalog_delete(id)?;
+            }
+        }
+        Ok(())
     }
 
     /// `DeleteComments`.

@@ -13,6 +13,7 @@
 //! | `alter_column` | ALTER TABLE … COLUMN |
 //! | `alter_table` | RENAME, SET (…), REPLICA IDENTITY, GRANT, REVOKE, COMMENT |
 //! | `constraint`, `foreign_key`, `trigger`, `partition`, `sequence` | what their names say |
+//! | `inherit` | INHERIT, NO INHERIT, SET SCHEMA |
 //! | `rewrite` | ALTER COLUMN TYPE, VACUUM FULL, CLUSTER: a table written anew |
 //! | `truncate` | TRUNCATE, REINDEX |
 //! | `view` | views and materialized views |
@@ -34,7 +35,9 @@ pub(crate) mod create_table;
 pub(crate) mod dependency;
 pub(crate) mod foreign_key;
 mod heap;
+mod inherit;
 pub(crate) mod object;
+mod object_action;
 mod partition;
 mod policy;
 pub(crate) mod publication;

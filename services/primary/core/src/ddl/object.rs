@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use super::column::Column;
+pub(crate) use super::object_action::{PartAction, TableAction};
 use crate::catalog::ReplicaIdentity;
 
 /// What kind of object a name means.
@@ -111,64 +112,6 @@ pub enum ConstraintSpec<N> {
     ForeignKey(String, N),
 }
 
-/// What happens to a part of a table that has a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PartAction {
-    /// CREATE POLICY.
-    CreatePolicy,
-    /// DROP POLICY.
-    DropPolicy,
-    /// CREATE RULE.
-    CreateRule,
-    /// DROP RULE.
-    DropRule,
-    /// ENABLE TRIGGER.
-    EnableTrigger,
-    /// DISABLE TRIGGER.
-    DisableTrigger,
-    /// VALIDATE CONSTRAINT.
-    ValidateConstraint,
-}
-
-impl PartAction {
-    /// Its name in SQL.
-    #[must_use]
-    pub fn sql(self) -> &'static str {
-        match self {
-            PartAction::CreatePolicy => "CREATE POLICY",
-            PartAction::DropPolicy => "DROP POLICY",
-            PartAction::CreateRule => "CREATE RULE",
-            PartAction::DropRule => "DROP RULE",
-            PartAction::EnableTrigger => "ENABLE TRIGGER",
-            PartAction::DisableTrigger => "DISABLE TRIGGER",
-            PartAction::ValidateConstraint => "VALIDATE CONSTRAINT",
-        }
-    }
-}
-
-/// What happens to a table as a whole.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TableAction {
-    /// LOCK TABLE.
-    Lock,
-    /// ENABLE or DISABLE ROW LEVEL SECURITY.
-    RowLevelSecurity,
-    /// OWNER TO a role.
-    OwnerTo(String),
-}
-
-impl TableAction {
-    /// Its name in SQL.
-    #[must_use]
-    pub fn sql(&self) -> &'static str {
-        match self {
-            TableAction::Lock => "LOCK TABLE",
-            TableAction::RowLevelSecurity => "ROW LEVEL SECURITY",
-            TableAction::OwnerTo(_) => "OWNER TO",
-        }
-    }
-}
-
 /// What happens to a role, which all databases share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoleAction {
@@ -240,7 +183,11 @@ pub enum ObjectStatement<N> {
     /// CREATE SCHEMA.
     CreateSchema { name: N },
     /// CREATE PUBLICATION.
-    CreatePublication { name: N, tables: Vec<N>, all_tables: bool, schema: Option<N> },
+    CreatePublication { name: N, tables: Vec<N>, all_tables: bool, schema: Option<N>, reads: Vec<String> },
+    /// ALTER PUBLICATION … OWNER TO.
+    PublicationOwner { name: N, role: String },
+    /// INHERIT, or NO INHERIT.
+    Inherit { table: N, parent: N, add: bool },
     /// ALTER PUBLICATION.
     AlterPublication { name: N, change: PublicationChange, tables: Vec<N> },
     /// CREATE SEQUENCE.
@@ -316,7 +263,9 @@ impl<N> ObjectStatement<N> {
             S::CreateFunction { .. } => "CREATE FUNCTION",
             S::CreateSchema { .. } => "CREATE SCHEMA",
             S::CreatePublication { .. } => "CREATE PUBLICATION",
-            S::AlterPublication { .. } => "ALTER PUBLICATION",
+            S::AlterPublication { .. } | S::PublicationOwner { .. } => "ALTER PUBLICATION",
+            S::Inherit { add: true, .. } => "INHERIT",
+            S::Inherit { add: false, .. } => "NO INHERIT",
             S::CreateSequence { .. } => "CREATE SEQUENCE",
             S::AlterSequence { .. } => "ALTER SEQUENCE",
             S::CreateTrigger { .. } => "CREATE TRIGGER",
@@ -380,6 +329,7 @@ impl<N> ObjectStatement<N> {
             S::AddConstraint { table, constraint: ConstraintSpec::ForeignKey(_, other), .. } => vec![table, other],
             S::AddConstraint { table, .. } => vec![table],
             S::AttachPartition { table, partition } | S::DetachPartition { table, partition } => vec![table, partition],
+            S::Inherit { table, parent, .. } => vec![table, parent],
             S::RefreshMaterializedView { name } | S::AlterSequence { name } | S::Reindex { name } => vec![name],
             S::ReindexConcurrently { name } | S::DropIndexConcurrently { index: name } => vec![name],
             S::CreatePublication { tables, .. } | S::AlterPublication { tables, .. } | S::Truncate { tables, .. } => {
@@ -464,11 +414,14 @@ impl<N> ObjectStatement<N> {
             S::AddEnumValue { name, label } => S::AddEnumValue { name: to(name)?, label: to(label)? },
             S::CreateFunction { name, replace } => S::CreateFunction { name: to(name)?, replace: *replace },
             S::CreateSchema { name } => S::CreateSchema { name: to(name)? },
-            S::CreatePublication { name, tables, all_tables, schema } => S::CreatePublication {
+            S::PublicationOwner { name, role } => S::PublicationOwner { name: to(name)?, role: role.clone() },
+            S::Inherit { table, parent, add } => S::Inherit { table: to(table)?, parent: to(parent)?, add: *add },
+            S::CreatePublication { name, tables, all_tables, schema, reads } => S::CreatePublication {
                 name: to(name)?,
                 tables: all(tables, to)?,
                 all_tables: *all_tables,
                 schema: schema.as_ref().map(to).transpose()?,
+                reads: reads.clone(),
             },
             S::AlterPublication { name, change, tables } => {
                 S::AlterPublication { name: to(name)?, change: *change, tables: all(tables, to)? }

@@ -23,8 +23,8 @@ pub(crate) enum PublicationFor {
 }
 
 impl Backend<'_> {
-    /// CREATE PUBLICATION.
-    pub(crate) fn create_publication(&mut self, name: &Arc<str>, what: &PublicationFor) -> Result<()> {
+    /// CREATE PUBLICATION. `reads` are columns of its tables that a column list or a row filter names.
+    pub(crate) fn create_publication(&mut self, name: &Arc<str>, what: &PublicationFor, reads: &[String]) -> Result<()> {
         self.check_new_object(catalog::PUBLICATION, "publication", name)?;
         let oid = self.new_oid()?;
         self.catalog_insert(rows::publication(oid, name, matches!(what, PublicationFor::AllTables)))?;
@@ -32,7 +32,9 @@ impl Backend<'_> {
         self.command_counter_increment()?;
         match what {
             PublicationFor::AllTables => self.invalidate_relcache_all(),
-            PublicationFor::Tables(tables) => tables.iter().try_for_each(|table| self.publication_add_relation(oid, *table))?,
+            PublicationFor::Tables(tables) => {
+                tables.iter().try_for_each(|table| self.publication_add_relation(oid, *table, reads))?;
+            }
             PublicationFor::Schema(schema) => self.publication_add_schema(oid, schema)?,
         }
         self.command_counter_increment()
@@ -41,7 +43,7 @@ impl Backend<'_> {
     /// ALTER PUBLICATION … ADD TABLE.
     pub(crate) fn publication_add_tables(&mut self, name: &str, tables: &[Oid]) -> Result<()> {
         let publication = self.publication(name)?;
-        tables.iter().try_for_each(|table| self.publication_add_relation(publication, *table))?;
+        tables.iter().try_for_each(|table| self.publication_add_relation(publication, *table, &[]))?;
         self.command_counter_increment()
     }
 
@@ -66,7 +68,7 @@ impl Backend<'_> {
             self.perform_deletion(ObjectAddress::new(catalog::PUBLICATION_REL, *row), DropBehavior::Restrict)?;
         }
         for table in tables.iter().filter(|table| !published.iter().any(|(_, known)| known == *table)) {
-            self.publication_add_relation(publication, *table)?;
+            self.publication_add_relation(publication, *table, &[])?;
         }
         self.command_counter_increment()
     }
@@ -110,6 +112,15 @@ impl Backend<'_> {
         self.command_counter_increment()
     }
 
+    /// ALTER PUBLICATION … OWNER TO.
+    pub(crate) fn publication_owner(&mut self, name: &str, role: &Arc<str>) -> Result<()> {
+        let publication = self.publication(name)?;
+        let row = self.row_of(catalog::PUBLICATION, publication)?;
+        self.catalog_update(row, |_| ())?;
+        self.change_owner_dependency(publication, role)?;
+        self.command_counter_increment()
+    }
+
     /// DROP PUBLICATION.
     pub(crate) fn drop_publication(&mut self, name: &str) -> Result<()> {
         let publication = self.publication(name)?;
@@ -147,7 +158,10 @@ impl Backend<'_> {
     }
 
     /// `publication_add_relation`.
-    fn publication_add_relation(&mut self, publication: Oid, table: Oid) -> Result<()> {
+    fn publication_add_relation(&mut self, publication: Oid, table: Oid, reads: &[String]) -> Result<()> {
+        if !reads.is_empty() && !self.cluster.catalog.traits.publication_schemas {
+            return Err(StatementError::Refused("column lists and row filters are there from 15 on".to_owned()));
+        }
         self.refuse_temporary(table, "it cannot be published")?;
         let relation = self.relation(table)?;
         if !relation.kind.is_table() || self.published(publication)?.iter().any(|(_, known)| *known == table) {
@@ -158,6 +172,10 @@ impl Backend<'_> {
         let row = ObjectAddress::new(catalog::PUBLICATION_REL, oid);
         self.depend(row, ObjectAddress::new(catalog::PUBLICATION, publication), DependencyType::Auto)?;
         self.depend(row, ObjectAddress::relation(table), DependencyType::Auto)?;
+        for column in reads {
+            let column = ObjectAddress::column(table, self.attnum(table, column)?);
+            self.depend(row, column, DependencyType::Normal)?;
+        }
         self.invalidate_published(table)
     }
 
@@ -166,8 +184,7 @@ impl Backend<'_> {
         if !self.cluster.catalog.traits.publication_schemas {
             return Err(StatementError::Refused("publications of a schema's tables are there from 15 on".to_owned()));
         }
-        let schema =
-            if name == "public" { crate::catalog::PUBLIC } else { self.object_named(catalog::NAMESPACE, "schema", name)? };
+        let schema = self.schema_named(name)?;
         let oid = self.new_oid()?;
         self.catalog_insert(rows::publication_namespace(oid, publication, schema))?;
         let row = ObjectAddress::new(catalog::PUBLICATION_NAMESPACE, oid);

@@ -55,6 +55,21 @@ impl Backend<'_> {
         self.command_counter_increment()
     }
 
+    /// GRANT on a column. A role's first grant makes the column depend on it.
+    pub(crate) fn grant_on_column(&mut self, table: Oid, column: &str, role: &Arc<str>) -> Result<()> {
+        let attnum = self.attnum(table, column)?;
+        let row = self.attribute_row(table, attnum)?;
+        self.catalog_update(row, |_| ())?;
+        let mut dependency = rows::shdepend(table, role);
+        dependency.set("objsubid", Datum::Int(i64::from(attnum)));
+        let catalog = &self.cluster.catalog;
+        let is_it = |id: &crate::catalog::TupleId| catalog.tuple(*id).is_some_and(|row| row.tuple == dependency);
+        if !catalog.rows_of(catalog::SHDEPEND, table).iter().any(is_it) {
+            self.catalog_insert(dependency)?;
+        }
+        self.command_counter_increment()
+    }
+
     /// OWNER TO: the table with its types, indexes, TOAST table and sequences.
     pub(crate) fn change_owner(&mut self, table: Oid, role: &Arc<str>) -> Result<()> {
         if !self.relation(table)?.kind.is_table() {
@@ -92,7 +107,7 @@ impl Backend<'_> {
     }
 
     /// `changeDependencyOnOwner`: the first owner, who is the system's, is pinned.
-    fn change_owner_dependency(&mut self, rel: Oid, role: &Arc<str>) -> Result<()> {
+    pub(super) fn change_owner_dependency(&mut self, rel: Oid, role: &Arc<str>) -> Result<()> {
         let of_owner = |id: &crate::catalog::TupleId| {
             self.cluster.catalog.tuple(*id).is_some_and(|row| row.tuple.int_column("deptype") == Some(OWNER))
         };

@@ -71,6 +71,8 @@ impl Backend<'_> {
             | S::Setval { .. }
             | S::CreateTableAs { .. }
             | S::Role { .. }
+            | S::PublicationOwner { .. }
+            | S::Inherit { .. }
             | S::GrantOn { .. } => self.run_part(statement),
             other => self.run_alter_table(other),
         }
@@ -179,7 +181,7 @@ impl Backend<'_> {
                 done(format!("CREATE SCHEMA {name}"))
             }
             S::CreateSequence { name } => Ok((format!("CREATE SEQUENCE {name}"), Some(self.create_sequence(PUBLIC, name)?))),
-            S::CreatePublication { name, tables, all_tables, schema } => {
+            S::CreatePublication { name, tables, all_tables, schema, reads } => {
                 let what = match (all_tables, schema) {
                     (true, _) => PublicationFor::AllTables,
                     (false, Some(schema)) => PublicationFor::Schema(Arc::clone(schema)),
@@ -187,7 +189,7 @@ impl Backend<'_> {
                         PublicationFor::Tables(tables.iter().map(|table| self.named(table)).collect::<Result<_>>()?)
                     }
                 };
-                self.create_publication(name, &what)?;
+                self.create_publication(name, &what, reads)?;
                 done(format!("CREATE PUBLICATION {name}"))
             }
             S::CreateTrigger { table, name, function } => {

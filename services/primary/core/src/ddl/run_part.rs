@@ -23,6 +23,8 @@ impl Backend<'_> {
                 match action {
                     TableAction::Lock => self.lock_with_partitions(rel).map(drop)?,
                     TableAction::RowLevelSecurity => self.set_row_level_security(rel)?,
+                    TableAction::SetSchema(schema) => self.set_schema(rel, schema)?,
+                    TableAction::GrantOnColumn(column, role) => self.grant_on_column(rel, column, &role.as_str().into())?,
                     TableAction::OwnerTo(role) => self.change_owner(rel, &role.as_str().into())?,
                 }
                 done(format!("{} of {table}", action.sql()))
@@ -74,6 +76,19 @@ impl Backend<'_> {
                     RoleAction::Drop => self.drop_role(name)?,
                 }
                 done(format!("ROLE {name}"))
+            }
+            S::PublicationOwner { name, role } => {
+                self.publication_owner(name, &role.as_str().into())?;
+                done(format!("ALTER PUBLICATION {name} OWNER TO {role}"))
+            }
+            S::Inherit { table, parent, add } => {
+                let (child, of) = (self.named(table)?, self.named(parent)?);
+                if *add {
+                    self.add_inheritance(child, of)?;
+                } else {
+                    self.remove_inheritance(child, of)?;
+                }
+                done(format!("ALTER TABLE {table} {} {parent}", statement.name()))
             }
             S::GrantOn { what, name, role } => {
                 let role = role.as_str().into();

@@ -84,6 +84,7 @@ fn publish(cluster: &mut Cluster, plan: &PublicationPlan, number: u64) -> Result
         (first..=last).map(move |index| Arc::from(numbered(table, index)))
     });
     let statement = ObjectStatement::CreatePublication {
+        reads: Vec::new(),
         name: numbered(&plan.name, number).into(),
         tables: tables.collect(),
         all_tables: plan.all_tables,

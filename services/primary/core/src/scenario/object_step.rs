@@ -344,6 +344,12 @@ pub(super) struct CreatePublicationFile {
     pub(super) all_tables: bool,
     /// FOR TABLES IN SCHEMA (15 and later).
     pub(super) schema: Option<String>,
+    /// The column list of each table (15 and later).
+    #[serde(default)]
+    pub(super) columns: Vec<String>,
+    /// Columns that the row filter of each table reads (15 and later).
+    #[serde(default)]
+    pub(super) filter: Vec<String>,
 }
 
 /// ALTER PUBLICATION: one of its changes.
@@ -366,6 +372,8 @@ pub(super) struct AlterPublicationFile {
     pub(super) options: bool,
     /// RENAME TO.
     pub(super) to: Option<String>,
+    /// OWNER TO this role.
+    pub(super) owner: Option<String>,
 }
 
 /// CREATE TRIGGER.

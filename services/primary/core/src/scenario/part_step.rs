@@ -167,3 +167,35 @@ pub(super) struct GrantOnFunctionFile {
     /// The role.
     pub(super) role: String,
 }
+
+/// GRANT on a table.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct GrantOnTableFile {
+    /// The table.
+    pub(super) table: String,
+    /// The role.
+    pub(super) role: String,
+    /// This column alone.
+    pub(super) column: Option<String>,
+}
+
+/// ALTER TABLE SET SCHEMA.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SetSchemaFile {
+    /// The table.
+    pub(super) table: String,
+    /// The schema.
+    pub(super) schema: String,
+}
+
+/// ALTER TABLE INHERIT and NO INHERIT.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct InheritFile {
+    /// The child.
+    pub(super) table: String,
+    /// The table that it inherits from.
+    pub(super) parent: String,
+}

@@ -127,7 +127,11 @@ impl Resolver<'_> {
             F::AddEnumValue(f) => Statement::AddEnumValue { name: self.relation(&f.r#type)?, label: self.template(&f.value)? },
             F::CreateFunction(f) => Statement::CreateFunction { name: self.template(&f.function)?, replace: f.replace },
             F::CreateSchema(f) => Statement::CreateSchema { name: self.template(&f.schema)? },
+            F::CreatePublication(f) if f.tables.is_empty() && !(f.columns.is_empty() && f.filter.is_empty()) => {
+                return Err("'columns' and 'filter' are of 'tables'".to_owned());
+            }
             F::CreatePublication(f) => Statement::CreatePublication {
+                reads: f.columns.iter().chain(&f.filter).map(|column| name(column)).collect::<Said<_>>()?,
                 tables: self.relations(&f.tables)?,
                 all_tables: f.all_tables,
                 schema: f.schema.as_ref().map(|schema| self.schema(schema)).transpose()?,
@@ -274,6 +278,13 @@ impl Resolver<'_> {
         ];
         let said: Vec<_> = changes.into_iter().filter(|(_, tables)| !tables.is_empty()).collect();
         let publication = self.relation(&f.publication)?;
+        if let Some(role) = &f.owner {
+            let alone = said.is_empty() && !f.options && f.to.is_none();
+            if !alone {
+                return Err("say 'owner' alone".to_owned());
+            }
+            return Ok(Statement::PublicationOwner { name: publication, role: name(role)? });
+        }
         match (&said[..], f.options, &f.to) {
             ([(change, tables)], false, None) => {
                 Ok(Statement::AlterPublication { name: publication, change: *change, tables: self.relations(*tables)? })
@@ -285,7 +296,7 @@ impl Resolver<'_> {
             ([], false, Some(to)) => {
                 Ok(Statement::Rename { what: ObjectKind::Publication, name: publication, to: self.template(to)? })
             }
-            _ => Err("say one of 'add', 'drop', 'set', 'options', 'to'".to_owned()),
+            _ => Err("say one of 'add', 'drop', 'set', 'options', 'to', 'owner'".to_owned()),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! From the file's steps on parts of tables, and on objects of few statements, to statements.
 
 use super::Template;
-use super::part_step::OwnSequenceFile;
+use super::part_step::{InheritFile, OwnSequenceFile};
 use super::resolve::{Resolver, Said, name};
 use super::step::StepFile;
 use crate::ddl::object::{ObjectKind, ObjectStatement, PartAction, RoleAction, TableAction};
@@ -36,6 +36,13 @@ impl Resolver<'_> {
             F::RowLevelSecurity(f) => self.whole(TableAction::RowLevelSecurity, &f.table)?,
             F::LockTable(f) => self.whole(TableAction::Lock, &f.table)?,
             F::OwnerTo(f) => self.whole(TableAction::OwnerTo(name(&f.role)?), &f.table)?,
+            F::SetSchema(f) => self.whole(TableAction::SetSchema(name(&f.schema)?), &f.table)?,
+            F::Grant(f) => {
+                let column = f.column.as_ref().ok_or("it names no column")?;
+                self.whole(TableAction::GrantOnColumn(name(column)?, name(&f.role)?), &f.table)?
+            }
+            F::Inherit(f) => self.inherit(f, true)?,
+            F::NoInherit(f) => self.inherit(f, false)?,
             F::CreateDomain(f) => Statement::CreateDomain {
                 base: self.column(&format!("value {}", f.r#type))?,
                 name: self.template(&f.domain)?,
@@ -68,6 +75,11 @@ impl Resolver<'_> {
     /// A table as a whole.
     fn whole(&self, action: TableAction, table: &str) -> Said<Statement> {
         Ok(Statement::Table { action, table: self.relation(table)? })
+    }
+
+    /// INHERIT and NO INHERIT.
+    fn inherit(&self, f: &InheritFile, add: bool) -> Said<Statement> {
+        Ok(Statement::Inherit { table: self.relation(&f.table)?, parent: self.relation(&f.parent)?, add })
     }
 
     /// GRANT.

@@ -81,7 +81,9 @@ impl Resolver<'_> {
                 let name = self.blanks(&column.name)?;
                 StatementPlan::AddColumn(self.relation(&add.table)?, column, name)
             }
-            StepFile::Grant(grant) => StatementPlan::Grant(self.relation(&grant.table)?, name(&grant.role)?),
+            StepFile::Grant(grant) if grant.column.is_none() => {
+                StatementPlan::Grant(self.relation(&grant.table)?, name(&grant.role)?)
+            }
             StepFile::Savepoint(savepoint) => StatementPlan::Savepoint(name(savepoint)?),
             StepFile::Release(savepoint) => StatementPlan::Release(name(savepoint)?),
             StepFile::RollbackTo(savepoint) => StatementPlan::RollbackTo(name(savepoint)?),

@@ -29,7 +29,7 @@ pub(super) enum StepFile {
     /// ALTER TABLE ADD COLUMN.
     AddColumn(AddColumnFile),
     /// GRANT.
-    Grant(GrantFile),
+    Grant(GrantOnTableFile),
     /// DROP TABLE.
     DropTable(DropTableFile),
     /// DROP INDEX.
@@ -90,6 +90,12 @@ pub(super) enum StepFile {
     DetachPartition(PartitionFile),
     /// REVOKE.
     Revoke(GrantFile),
+    /// ALTER TABLE SET SCHEMA.
+    SetSchema(SetSchemaFile),
+    /// ALTER TABLE INHERIT.
+    Inherit(InheritFile),
+    /// ALTER TABLE NO INHERIT.
+    NoInherit(InheritFile),
     /// COMMENT ON TABLE or COLUMN.
     Comment(CommentFile),
     /// CREATE VIEW of all columns of a table.
