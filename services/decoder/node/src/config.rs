@@ -53,7 +53,7 @@ pub struct DecoderConfig {
     pub output_log: OutputLogConfig,
     /// Subscriptions.
     pub subscriptions: SubscriptionsConfig,
-    /// Transactions kept in each of three lists: the costliest by work, by CPU time, and the latest.
+    /// Transactions kept in each list: the costliest by CPU time, by work and by each counter of work, and the latest.
     pub costliest: usize,
     /// How long it may take until what was decoded is durable and reported upstream.
     #[serde(with = "humantime_serde")]

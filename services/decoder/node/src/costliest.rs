@@ -1,14 +1,19 @@
 //! The costliest and the latest transactions: a bounded list per node, for people who ask where the CPU goes.
 //!
-//! A transaction stays if it is among the first by counted work or by CPU time, or among the latest. Taking one in costs two
-//! comparisons; only those that enter a ranking cost an allocation.
+//! A transaction stays if it is among the first by CPU time, by counted work or by any single counter, or among the latest. Taking
+//! one in costs a comparison per ranking; only those that enter one cost an allocation.
+//!
+//! Beside the list stands how all work is shared out ([`Ledger`]), so that who asks for both sees one moment.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use decoder_core::attribution::total_steps;
 use pg_types::{Lsn, Timestamp, Work, Xid};
+
+use crate::attribution::Ledger;
 
 /// A decoded transaction and what it cost.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -35,15 +40,6 @@ pub struct TransactionCost {
     pub cpu_ns: u64,
     /// Its trace id, if it is sampled.
     pub trace_id: Option<u128>,
-}
-
-/// Counters that count bytes, not steps: left out of the sum of all work.
-const BYTE_COUNTERS: [&str; 2] = ["snapshot_bytes", "spill_bytes"];
-
-/// All counters of steps added up.
-#[must_use]
-pub fn total_steps(work: &Work) -> u64 {
-    work.entries().filter(|(key, _)| !BYTE_COUNTERS.contains(key)).fold(0, |sum, (_, n)| sum.saturating_add(n))
 }
 
 /// What transactions are sorted by.
@@ -95,18 +91,32 @@ impl FromStr for Order {
 impl Order {
     /// The value of `cost` in this order.
     fn value(self, cost: &TransactionCost) -> u64 {
+        self.value_of(&cost.work, cost.cpu_ns, cost.commit_lsn)
+    }
+
+    /// The value of a thing with these measures.
+    pub(crate) fn value_of(self, work: &Work, cpu_ns: u64, commit_lsn: Lsn) -> u64 {
         match self.key {
-            Key::CpuNs => cost.cpu_ns,
-            Key::Work => total_steps(&cost.work),
-            Key::CommitLsn => cost.commit_lsn.0,
-            Key::Counter(key) => cost.work.entries().find(|(k, _)| *k == key).map_or(0, |(_, n)| n),
+            Key::CpuNs => cpu_ns,
+            Key::CommitLsn => commit_lsn.0,
+            Key::Work => total_steps(work),
+            Key::Counter(key) => work.entries().find(|(k, _)| *k == key).map_or(0, |(_, n)| n),
         }
+    }
+
+    /// Whether it is one of work, which everything has that work is shared out to.
+    pub(crate) fn is_of_work(self) -> bool {
+        matches!(self.key, Key::Work | Key::Counter(_))
+    }
+
+    /// Compares two values in this order.
+    pub(crate) fn compare_values(self, a: u64, b: u64) -> Ordering {
+        if self.descending { b.cmp(&a) } else { a.cmp(&b) }
     }
 
     /// Compares places in this order; equal values are in WAL order.
     fn compare(self, a: Place, b: Place) -> Ordering {
-        let values = a.value.cmp(&b.value);
-        (if self.descending { values.reverse() } else { values }).then(a.end_lsn.cmp(&b.end_lsn))
+        self.compare_values(a.value, b.value).then(a.end_lsn.cmp(&b.end_lsn))
     }
 }
 
@@ -175,21 +185,26 @@ impl Ord for Ranked {
 /// The list.
 #[derive(Debug)]
 pub struct Costliest {
-    /// Most entries of each of the three parts.
+    /// Most entries of each part.
     capacity: usize,
-    /// First by counted work; the least on top.
-    by_work: BinaryHeap<Reverse<Ranked>>,
-    /// First by CPU time; the least on top.
-    by_cpu: BinaryHeap<Reverse<Ranked>>,
+    /// First by CPU time, by counted work, and by each counter in the order of [`Work::KEYS`]; the least on top. Zeroes are not
+    /// ranked.
+    rankings: [BinaryHeap<Reverse<Ranked>>; RANKINGS],
     /// The latest, oldest first.
     latest: VecDeque<TransactionCost>,
+    /// How all work is shared out.
+    pub(crate) ledger: Ledger,
 }
 
+/// CPU time, all steps, and each counter.
+const RANKINGS: usize = 2 + Work::KEYS.len();
+
 impl Costliest {
-    /// An empty list of at most three times `capacity` transactions.
+    /// An empty list of at most `capacity` transactions by each measure, and the latest `capacity`.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
-        Self { capacity, by_work: BinaryHeap::new(), by_cpu: BinaryHeap::new(), latest: VecDeque::new() }
+        let rankings = std::array::from_fn(|_| BinaryHeap::new());
+        Self { capacity, rankings, latest: VecDeque::new(), ledger: Ledger::default() }
     }
 
     /// Takes a transaction in.
@@ -197,21 +212,19 @@ impl Costliest {
         if self.capacity == 0 {
             return;
         }
-        let enters = |heap: &BinaryHeap<Reverse<Ranked>>, value: u64| {
-            heap.len() < self.capacity || heap.peek().is_some_and(|Reverse(least)| value > least.value)
-        };
-        let (work, cpu) = (total_steps(&cost.work), cost.cpu_ns);
-        let (into_work, into_cpu) = (enters(&self.by_work, work), enters(&self.by_cpu, cpu));
-        if into_work || into_cpu {
-            let shared = Arc::new(cost.clone());
-            for (enters, heap, value) in [(into_work, &mut self.by_work, work), (into_cpu, &mut self.by_cpu, cpu)] {
-                if enters {
-                    heap.push(Reverse(Ranked { value, cost: Arc::clone(&shared) }));
-                }
-                if heap.len() > self.capacity {
-                    heap.pop();
-                }
+        let counters = cost.work.entries().map(|(_, n)| n);
+        let values = [cost.cpu_ns, total_steps(&cost.work)].into_iter().chain(counters);
+        let mut shared = None;
+        for (ranking, value) in self.rankings.iter_mut().zip(values).filter(|(_, value)| *value > 0) {
+            let full = ranking.len() >= self.capacity;
+            if full && ranking.peek().is_none_or(|Reverse(least)| value <= least.value) {
+                continue;
             }
+            if full {
+                ranking.pop();
+            }
+            let cost = Arc::clone(shared.get_or_insert_with(|| Arc::new(cost.clone())));
+            ranking.push(Reverse(Ranked { value, cost }));
         }
         if self.latest.len() >= self.capacity {
             self.latest.pop_front();
@@ -219,14 +232,19 @@ impl Costliest {
         self.latest.push_back(cost);
     }
 
+    /// All transactions that are kept, in the order of the WAL.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &TransactionCost> {
+        let ranked = self.rankings.iter().flatten().map(|Reverse(ranked)| &*ranked.cost);
+        let unique: BTreeMap<Lsn, &TransactionCost> = ranked.chain(&self.latest).map(|cost| (cost.end_lsn, cost)).collect();
+        unique.into_values()
+    }
+
     /// Up to `size` transactions in `order` after the place `after`, and where the page ends if more follow.
     #[must_use]
     pub fn page(&self, order: Order, after: Option<Place>, size: usize) -> (Vec<TransactionCost>, Option<Place>) {
-        let ranked = self.by_work.iter().chain(&self.by_cpu).map(|Reverse(ranked)| &*ranked.cost);
-        let unique: BTreeMap<Lsn, &TransactionCost> = ranked.chain(&self.latest).map(|cost| (cost.end_lsn, cost)).collect();
         let place = |cost: &TransactionCost| Place { value: order.value(cost), end_lsn: cost.end_lsn };
-        let mut rest: Vec<(Place, &TransactionCost)> = unique
-            .into_values()
+        let mut rest: Vec<(Place, &TransactionCost)> = self
+            .all()
             .map(|cost| (place(cost), cost))
             .filter(|(place, _)| after.is_none_or(|after| order.compare(*place, after).is_gt()))
             .collect();
@@ -243,7 +261,7 @@ mod tests {
     use super::*;
 
     fn cost(end: u64, messages: u64, cpu_ns: u64) -> TransactionCost {
-        let work = Work { messages_executed: messages, snapshot_bytes: 1 << 40, ..Work::default() };
+        let work = Work { messages_executed: messages, snapshot_bytes: u64::MAX - messages, ..Work::default() };
         TransactionCost { end_lsn: Lsn(end), commit_lsn: Lsn(end - 1), work, cpu_ns, ..TransactionCost::default() }
     }
 
@@ -252,12 +270,20 @@ mod tests {
     }
 
     #[test]
-    fn the_costliest_by_work_and_by_cpu_and_the_latest_stay() {
+    fn the_costliest_by_work_by_cpu_and_by_each_counter_and_the_latest_stay() {
         let mut list = Costliest::new(2);
         for (end, messages, cpu) in [(10, 9, 0), (20, 1, 1), (30, 8, 0), (40, 0, 7), (50, 0, 9), (60, 0, 0), (70, 2, 0)] {
             list.add(cost(end, messages, cpu));
         }
+        // 10 and 30 by work, 40 and 50 by CPU time and by bytes, 60 and 70 are the latest; 20 is nowhere among the first two.
         assert_eq!(ends(&list, "commit_lsn"), [10, 30, 40, 50, 60, 70]);
+        list.add(TransactionCost { work: Work { evictions: 1, ..Work::default() }, ..cost(80, 0, 0) });
+        (90..100).for_each(|end| list.add(cost(end, 1, 0)));
+        assert_eq!(
+            ends(&list, "evictions desc")[0],
+            80,
+            "small by work and not among the latest, but the first by this counter"
+        );
         assert_eq!(ends(&list, "work desc")[..3], [10, 30, 70], "bytes do not count as work");
         assert_eq!(ends(&list, "messages_executed desc")[..3], [10, 30, 70]);
         assert_eq!(ends(&list, "")[..2], [50, 40]);

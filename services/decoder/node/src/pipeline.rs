@@ -130,6 +130,7 @@ impl Pipeline {
         if pipeline.checkpoint.database != Oid::INVALID {
             pipeline.make_decoder()?;
         }
+        pipeline.outlets.costliest.lock().unwrap_or_else(PoisonError::into_inner).ledger.begin_run();
         pipeline.outlets.output.send_replace(OutputProgress { end: pipeline.writer.end(), decoded: pipeline.writer.end() });
         Ok(pipeline)
     }
@@ -297,6 +298,9 @@ impl Pipeline {
         {
             let mut costliest = self.outlets.costliest.lock().unwrap_or_else(PoisonError::into_inner);
             self.sink.costs.drain(..).for_each(|cost| costliest.add(cost));
+            if let Some(decoder) = decoder.filter(|_| work != pg_types::Work::default()) {
+                costliest.ledger.set(decoder.attribution());
+            }
         }
         let (end, decoded) = (self.writer.end(), self.checkpoint.decoded_lsn);
         self.outlets.state.send_modify(|state| {

@@ -213,6 +213,68 @@ async fn costliest_transactions_and_state_are_told() {
     ready.stop().await;
 }
 
+/// Work of all pages of a grouping, and the answer of the last page.
+async fn shared_out(
+    client: &mut DecoderServiceClient<tonic::transport::Channel>,
+    group: pb::AttributionGroup,
+) -> (Vec<pb::AttributionRow>, pb::GetAttributionResponse) {
+    let mut request = pb::GetAttributionRequest { group_by: group.into(), page_size: 7, ..Default::default() };
+    let mut rows = Vec::new();
+    loop {
+        let page = client.get_attribution(request.clone()).await.unwrap().into_inner();
+        rows.extend(page.rows.clone());
+        if page.next_page_token.is_empty() {
+            return (rows, page);
+        }
+        request.page_token = page.next_page_token;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_work_is_shared_out_by_cache_relation_callback_and_transaction() {
+    let ready = Ready::new(16, |c| c.profile = "pg96".to_owned()).await;
+    ready.node.state().wait_for(|state| state.decoded_lsn >= ready.end).await.unwrap();
+    let mut client = DecoderServiceClient::new(connect(ready.node.addr()).await);
+    let state = client.get_decoder_state(pb::GetDecoderStateRequest {}).await.unwrap().into_inner();
+    let groups = [
+        (pb::AttributionGroup::Cache, "relfilenode map"),
+        (pb::AttributionGroup::Relation, "16434"),
+        (pb::AttributionGroup::Callback, "ATTNUM/"),
+        (pb::AttributionGroup::Transaction, " 0/"),
+    ];
+    for (group, name) in groups {
+        let (rows, last) = shared_out(&mut client, group).await;
+        assert_eq!(last.total, state.work, "{group:?}: the node's totals");
+        let sum = |of: fn(&walstorm_proto::wal::v1::Work) -> u64| {
+            rows.iter().filter_map(|row| row.work.as_ref()).chain(&last.rest).map(of).sum::<u64>()
+        };
+        let total = last.total.unwrap();
+        assert_eq!(sum(|w| w.messages_executed), total.messages_executed, "{group:?}");
+        assert_eq!(sum(|w| w.callbacks_visited), total.callbacks_visited, "{group:?}");
+        assert_eq!(sum(|w| w.map_slots_visited), total.map_slots_visited, "{group:?}");
+        assert_eq!(sum(|w| w.catalog_scans), total.catalog_scans, "{group:?}");
+        assert!(rows.len() > 7 && rows.iter().any(|row| row.name.contains(name)), "{group:?}: {rows:?}");
+    }
+    for (group_by, order_by, page_token, page_size, names) in [
+        (0, "", "", 0, "group_by"),
+        (9, "", "", 0, "group_by"),
+        (1, "cpu_ns", "", 0, "order_by"),
+        (4, "cost", "", 0, "order_by"),
+        (1, "", "here", 0, "page_token"),
+        (1, "", "", -1, "page_size"),
+    ] {
+        let (order_by, page_token) = (order_by.to_owned(), page_token.to_owned());
+        let wrong = pb::GetAttributionRequest { group_by, order_by, page_token, page_size };
+        let status = client.get_attribution(wrong).await.unwrap_err();
+        assert_eq!(reason_of(&status), Some(Reason::RequestInvalid), "{status:?}");
+        assert!(describe(&status).contains(names), "{}", describe(&status));
+    }
+    let by_cpu = pb::GetAttributionRequest { group_by: 4, order_by: "cpu_ns desc".to_owned(), ..Default::default() };
+    let rows = client.get_attribution(by_cpu).await.unwrap().into_inner().rows;
+    assert!(rows.len() == 10 && rows.is_sorted_by(|a, b| a.cpu_ns >= b.cpu_ns));
+    ready.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_that_is_gone_and_other_wal_halt_the_decoder() {
     let ready = Ready::new(16, |_| ()).await;

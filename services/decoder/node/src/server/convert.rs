@@ -12,6 +12,7 @@ use tonic::Status;
 use walstorm_proto::decoder::v1 as pb;
 use walstorm_proto::wal::v1 as wal;
 
+use crate::attribution::{Mark, Page, Row};
 use crate::costliest::TransactionCost;
 use crate::state::NodeState;
 
@@ -162,6 +163,25 @@ fn cache_messages(cache_id: u32, count: u64, version: Option<PgVersion>) -> pb::
     let mut caches = version.into_iter().flat_map(|version| SysCacheTable::of(version).iter());
     let name = caches.find(|(id, _)| id.index() == cache_id as usize).map_or("", |(_, cache)| cache.name);
     pb::CacheMessages { cache_id, cache_name: name.to_owned(), count }
+}
+
+/// A page of shared-out work for clients.
+#[must_use]
+pub(crate) fn attribution_page(page: &Page) -> pb::GetAttributionResponse {
+    let row = |row: &Row| pb::AttributionRow {
+        name: row.name.to_string(),
+        oid: row.oid.0,
+        xid: row.xid.0,
+        commit_lsn: row.commit_lsn.0,
+        work: Some(work(&row.work)),
+        cpu_ns: row.cpu_ns,
+    };
+    pb::GetAttributionResponse {
+        rows: page.rows.iter().map(row).collect(),
+        rest: Some(work(&page.rest)),
+        total: Some(work(&page.total)),
+        next_page_token: page.end.as_ref().map(Mark::token).unwrap_or_default(),
+    }
 }
 
 /// The node's state for clients.

@@ -6,6 +6,7 @@ mod status;
 mod subscribe;
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pg_types::PgVersion;
@@ -19,7 +20,8 @@ use tonic::{Request, Response, Status, Streaming};
 use walstorm_proto::decoder::v1 as pb;
 use walstorm_proto::decoder::v1::decoder_service_server::{DecoderService, DecoderServiceServer};
 
-use crate::costliest::{Costliest, Order, Place};
+use crate::attribution::{self, GroupBy, Mark};
+use crate::costliest::{BadToken, Costliest, Order, Place, UnknownOrder};
 use crate::output_log::OutputLog;
 use crate::state::{NodeState, OutputProgress};
 use crate::subscriptions::{Session, Subscriptions};
@@ -27,7 +29,7 @@ use crate::subscriptions::{Session, Subscriptions};
 /// Messages that wait between a stream's task and its connection.
 const CHANNEL_MESSAGES: usize = 2;
 
-/// Transactions on a page unless asked otherwise, and at most.
+/// Transactions or rows on a page unless asked otherwise, and at most.
 const PAGE_SIZE: (usize, usize) = (10, 1000);
 
 /// One run of the decoder, as subscribers need it. After an error that the node recovers from, another takes its place.
@@ -121,20 +123,9 @@ impl DecoderService for Service {
         request: Request<pb::ListTransactionsRequest>,
     ) -> Result<Response<pb::ListTransactionsResponse>, Status> {
         let request = request.into_inner();
-        let order: Order = request
-            .order_by
-            .parse()
-            .map_err(|e: crate::costliest::UnknownOrder| invalid_field("order_by", e.to_string()).into_status())?;
-        let after = match request.page_token.as_str() {
-            "" => None,
-            token => Some(token.parse::<Place>().map_err(|e| invalid_field("page_token", e.to_string()).into_status())?),
-        };
-        let (default, max) = PAGE_SIZE;
-        let size = match usize::try_from(request.page_size) {
-            Ok(0) => default,
-            Ok(size) => size.min(max),
-            Err(_) => return Err(invalid_field("page_size", "must not be negative").into()),
-        };
+        let order = order(&request.order_by)?;
+        let after: Option<Place> = page_token(&request.page_token)?;
+        let size = page_size(request.page_size)?;
         let costliest = Arc::clone(&self.shared.costliest);
         let page = move || costliest.lock().unwrap_or_else(PoisonError::into_inner).page(order, after, size);
         let (transactions, end) = tokio::task::spawn_blocking(page).await.map_err(|e| internal(&e))?;
@@ -145,6 +136,33 @@ impl DecoderService for Service {
         }))
     }
 
+    async fn get_attribution(
+        &self,
+        request: Request<pb::GetAttributionRequest>,
+    ) -> Result<Response<pb::GetAttributionResponse>, Status> {
+        let request = request.into_inner();
+        let by = match request.group_by() {
+            pb::AttributionGroup::Unspecified => {
+                return Err(invalid_field("group_by", "must be cache, relation, callback or transaction").into());
+            }
+            pb::AttributionGroup::Cache => GroupBy::Cache,
+            pb::AttributionGroup::Relation => GroupBy::Relation,
+            pb::AttributionGroup::Callback => GroupBy::Callback,
+            pb::AttributionGroup::Transaction => GroupBy::Transaction,
+        };
+        let order = order(if request.order_by.is_empty() { "work desc" } else { &request.order_by })?;
+        let after: Option<Mark> = page_token(&request.page_token)?;
+        let size = page_size(request.page_size)?;
+        let costliest = Arc::clone(&self.shared.costliest);
+        let page = move || {
+            let costliest = costliest.lock().unwrap_or_else(PoisonError::into_inner);
+            attribution::page(&costliest, by, order, after.as_ref(), size)
+        };
+        let page = tokio::task::spawn_blocking(page).await.map_err(|e| internal(&e))?;
+        let page = page.map_err(|e| invalid_field("order_by", e.to_string()).into_status())?;
+        Ok(Response::new(convert::attribution_page(&page)))
+    }
+
     async fn get_decoder_state(
         &self,
         _: Request<pb::GetDecoderStateRequest>,
@@ -152,6 +170,29 @@ impl DecoderService for Service {
         let subscriptions = self.shared.serving.borrow().as_ref().map_or(0, |s| s.subscriptions().streams());
         let state = self.shared.state.borrow().clone();
         Ok(Response::new(convert::decoder_state(&state, &self.shared.profile, subscriptions)))
+    }
+}
+
+/// The order that a client asks for.
+fn order(text: &str) -> Result<Order, Status> {
+    text.parse().map_err(|e: UnknownOrder| invalid_field("order_by", e.to_string()).into_status())
+}
+
+/// Where the page before ended; [`None`] for the first.
+fn page_token<T: FromStr<Err = BadToken>>(token: &str) -> Result<Option<T>, Status> {
+    if token.is_empty() {
+        return Ok(None);
+    }
+    token.parse().map(Some).map_err(|e: BadToken| invalid_field("page_token", e.to_string()).into_status())
+}
+
+/// How many rows a page has.
+fn page_size(asked: i32) -> Result<usize, Status> {
+    let (default, max) = PAGE_SIZE;
+    match usize::try_from(asked) {
+        Ok(0) => Ok(default),
+        Ok(size) => Ok(size.min(max)),
+        Err(_) => Err(invalid_field("page_size", "must not be negative").into_status()),
     }
 }
 
