@@ -14,12 +14,14 @@ pub enum PrimaryError {
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
     /// A statement cannot be run.
-    #[error("actor '{actor}' cannot run {statement}: {why}")]
+    #[error("actor '{actor}' cannot run {statement}{}: {why}", in_line(*line))]
     Statement {
         /// Whose statement.
         actor: String,
         /// Which.
         statement: String,
+        /// The line of its step in the scenario, from 1; 0 if it is in none.
+        line: usize,
         /// Why not, and what to do.
         why: String,
     },
@@ -29,4 +31,19 @@ pub enum PrimaryError {
         /// The actors that wait, with commas.
         actors: String,
     },
+}
+
+impl PrimaryError {
+    /// The same with the line of the step that is to blame.
+    pub(crate) fn in_line(mut self, step_line: usize) -> Self {
+        if let PrimaryError::Statement { line, .. } = &mut self {
+            *line = step_line;
+        }
+        self
+    }
+}
+
+/// A line for people; none if there is none.
+fn in_line(line: usize) -> String {
+    if line == 0 { String::new() } else { format!(" in line {line}") }
 }

@@ -1,4 +1,5 @@
-//! A run that is ended early leaves a log as good as any: open transactions rolled back, nothing running, a switch; and another follows.
+//! A run that is ended early leaves a log as good as any: open transactions rolled back, nothing running, a switch; and another
+//! follows.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 

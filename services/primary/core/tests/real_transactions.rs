@@ -452,8 +452,8 @@ const CHURN: &str = "name = 'churn'\nstory = 'Dead rows of catalogs.'\nseed = 1\
     { create_table = { table = 'w', columns = ['id int', 'n int'], temporary = true } }, { commit = {} }, \
     { drop_table = { table = 'w' } }, { commit = {} }] } }, VACUUMS, { wait = '100s' }, { commit = {} }, VACUUMS, STEP]\n";
 
-/// What VACUUM of a catalog says: rows by pass, whether records say that it is a catalog, whether `last` is the newest that conflicts,
-/// whether pages became all-visible, and whether others are told that the catalog and the relcache init file changed.
+/// What VACUUM of a catalog says: rows by pass, whether records say that it is a catalog, whether `last` is the newest that
+/// conflicts, whether pages became all-visible, and whether others are told that the catalog and the relcache init file changed.
 fn catalog_vacuum(records: &[WalRecord], catalog: u32, last: Xid) -> String {
     let prunes = |second: bool| {
         let of_pass = move |r: &&WalRecord| match &r.body {
@@ -523,8 +523,8 @@ fn rows_of_catalogs_are_held_until_the_catalog_xmin_of_a_decoder_moves() {
     }
 }
 
-/// What pruning of a page says: records, line pointers that lead on, dead ones, and whether each is conflicting with the transaction
-/// before.
+/// What pruning of a page says: records, line pointers that lead on, dead ones, and whether each is conflicting with the
+/// transaction before.
 fn prunings(records: &[WalRecord]) -> Vec<(u16, u16, u32, Xid)> {
     let newest = |upto: usize| records[..upto].iter().rev().find(|r| r.xid.is_valid()).map_or(Xid::INVALID, |r| r.xid);
     let prunes = records.iter().enumerate().filter_map(|(at, r)| match &r.body {

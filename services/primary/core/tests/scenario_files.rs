@@ -54,6 +54,14 @@ fn errors_say_where_and_what_would_be_right() {
         ("count = 2", "count = 500000", 9, 9, "1 to 200000"),
         ("count = 2", "count = -1", 9, 9, "negative"),
         ("t_{i}", "t", 8, 8, "put '{i}' into it"),
+        ("[[actors]]", "[[tables]]\nname = \"t_2\"\ncolumns = [\"id int\"]\n[[actors]]", 12, 8, "a table named 't_2' above"),
+        (
+            "[[actors]]",
+            "[[tables]]\nname = \"t\"\ncolumns = [\"id int\"]\npartitions = 2\n[[actors]]",
+            12,
+            8,
+            "named 't_1' above",
+        ),
         ("id int", "id money", 10, 12, "use one of smallint"),
         ("\"10ms\"", "\"10\"", 14, 9, "no length of time"),
         ("\"10ms\"", "{ from = \"2s\", to = \"1s\" }", 14, 9, "longer than"),
@@ -69,6 +77,9 @@ fn errors_say_where_and_what_would_be_right() {
         ("\"$rows\"", "\"$row\"", 15, 10, "did you mean 'rows'?"),
         ("name = \"a\"", "name = \"a\"\nmix = [{ weight = 0, steps = [] }]", 12, 8, "use one of them"),
         ("[[actors]]", "[[consumers]]\nslot = \"A\"\n[[actors]]", 12, 8, "no slot name"),
+        ("[[actors]]", "[[consumers]]\nslot = \"decoder\"\n[[actors]]", 12, 8, "the slot of the decoder node"),
+        ("[[actors]]", "[[expect]]\nthat = \"\"\"\n1 == tow\"\"\"\n[[actors]]", 13, 6, "nothing is called 'tow'"),
+        ("[[actors]]", "[[expect]]\nthat = \"\\u00e9\\u00e9 == 1\"\n[[actors]]", 12, 8, "here must be a number"),
         ("[[actors]]", "[[faults]]\nkind = \"crash\"\nback = \"1s\"\n[[actors]]", 12, 8, "disk_full needs"),
         ("transactions = 2\nevery = \"10ms\"", "", 12, 8, "needs 'every'"),
         ("\"$rows\"", "\"$row\"", 15, 10, "no parameter 'row'"),
@@ -220,7 +231,7 @@ fn run(text: &str) -> Result<(MemorySink, Engine), PrimaryError> {
 #[test]
 fn a_statement_on_nothing_says_who_and_what() {
     let error = run(&GOOD.replace("\"t_1\"", "\"t_3\"")).unwrap_err().to_string();
-    assert_eq!(error, "actor 'a' cannot run INSERT: there is no relation named 't_3'");
+    assert_eq!(error, "actor 'a' cannot run INSERT in line 15: there is no relation named 't_3'");
 }
 
 #[test]

@@ -169,9 +169,9 @@ fn catalog_transactions(version: PgVersion, records: &[WalRecord]) -> Vec<String
     transactions
 }
 
-/// Lines without what is not modelled: mappings that a rewritten catalog keeps for slots; and, for a simulated transaction changes no
-/// rows of its own, whether a user's row is new or changed, and the combo command ids that such rows take (those of catalog rows are
-/// numbered anew).
+/// Lines without what is not modelled: mappings that a rewritten catalog keeps for slots; and, for a simulated transaction changes
+/// no rows of its own, whether a user's row is new or changed, and the combo command ids that such rows take (those of catalog rows
+/// are numbered anew).
 fn comparable(text: &str) -> String {
     let (mut combos, mut lines) = (Vec::new(), String::new());
     for line in text.lines().filter(|line| !line.starts_with("REWRITE")) {
@@ -260,7 +260,8 @@ const TABLE: &str = "{ create_table = { table = 't', columns = ['id int primary 
                      { comment = { table = 't' } },\n{ grant = { table = 't', role = 'bob' } },\n\
                      { create_type = { type = 'e', enum = ['x'] } }\n";
 
-/// What a savepoint took away is there again, rows of all catalogs and names: it can be taken away once more, with the same messages.
+/// What a savepoint took away is there again, rows of all catalogs and names: it can be taken away once more, with the same
+/// messages.
 #[test]
 fn what_was_rolled_back_is_there_again() {
     let drops = "{ drop_table = { table = 't', cascade = true } }, { drop_publication = { publication = 'p' } }, \

@@ -1,5 +1,5 @@
-//! A scenario with every kind of transaction as a real log: PostgreSQL's own pg_waldump reads it and words every record as ours does,
-//! each version can write it, and the same seed gives the same bytes.
+//! A scenario with every kind of transaction as a real log: PostgreSQL's own pg_waldump reads it and words every record as ours
+//! does, each version can write it, and the same seed gives the same bytes.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 

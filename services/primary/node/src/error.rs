@@ -48,8 +48,8 @@ pub enum Error {
     },
     /// A consumer of the scenario would have the slot of a client.
     #[error(
-        "the scenario has a consumer with slot \"{name}\", and a client has a slot of that name already: rename one of them, or delete \
-         the client's with DeleteSlot"
+        "the scenario has a consumer with slot \"{name}\", and a client has a slot of that name already: rename one of them, or \
+         delete the client's with DeleteSlot"
     )]
     ConsumerSlotTaken {
         /// Its name.
@@ -57,8 +57,8 @@ pub enum Error {
     },
     /// Slots that the scenario is to wait for did not come.
     #[error(
-        "source.wait_for_slots: after {waited_s} s there is no slot {missing}: start the nodes that make them, correct the names, or raise \
-         source.wait_for_slots_timeout. There are: {there}"
+        "source.wait_for_slots: after {waited_s} s there is no slot {missing}: start the nodes that make them, correct the names, \
+         or raise source.wait_for_slots_timeout. There are: {there}"
     )]
     SlotsAwaited {
         /// Those that did not come, in quotes.
@@ -70,8 +70,8 @@ pub enum Error {
     },
     /// A newer stream of the same client took the slot over.
     #[error(
-        "slot \"{name}\" was taken over by a newer stream of the same client: if that was another consumer, give each a client_id of \
-         its own"
+        "slot \"{name}\" was taken over by a newer stream of the same client: if that was another consumer, give each a client_id \
+         of its own"
     )]
     SlotTakenOver {
         /// Its name.
@@ -119,8 +119,8 @@ pub enum Error {
     },
     /// The asked WAL is no longer kept.
     #[error(
-        "WAL at {requested} has been removed; the oldest kept is {oldest}: start there, and use a slot, which keeps what its consumer \
-         needs"
+        "WAL at {requested} has been removed; the oldest kept is {oldest}: start there, and use a slot, which keeps what its \
+         consumer needs"
     )]
     LsnRemoved {
         /// What was asked for.
@@ -153,8 +153,8 @@ pub enum Error {
     },
     /// The client did not send feedback in time.
     #[error(
-        "no feedback for {silent_ms} ms (feedback_timeout is {timeout_ms} ms): answer keepalives that ask for it, or start the stream \
-         with a longer timeout (0 switches it off)"
+        "no feedback for {silent_ms} ms (feedback_timeout is {timeout_ms} ms): answer keepalives that ask for it, or start the \
+         stream with a longer timeout (0 switches it off)"
     )]
     FeedbackTimeout {
         /// Time since the last feedback, or since the start.
@@ -213,8 +213,8 @@ pub enum Error {
     },
     /// The cluster of an archive was promoted, or recovered to a point in time.
     #[error(
-        "timeline {to} appeared, which left timeline {from} at {left}: start the primary again to serve it, or name timeline {from} \
-         (--timeline)"
+        "timeline {to} appeared, which left timeline {from} at {left}: start the primary again to serve it, or name timeline \
+         {from} (--timeline)"
     )]
     TimelineSwitched {
         /// What was served.
@@ -250,8 +250,8 @@ pub enum Error {
     },
     /// A slot's consumer has WAL that the log has lost.
     #[error(
-        "slot \"{name}\" has confirmed WAL up to {confirmed}, but WAL ends at {end}: some of it was lost (with source.fsync off, or \
-         removed by hand). Restore it, or use another data directory and let the consumer start anew"
+        "slot \"{name}\" has confirmed WAL up to {confirmed}, but WAL ends at {end}: some of it was lost (with source.fsync off, \
+         or removed by hand). Restore it, or use another data directory and let the consumer start anew"
     )]
     SlotAhead {
         /// The slot.

@@ -1,7 +1,7 @@
 //! Small files of state that survive a crash: a line of JSON and a line with its CRC-32C.
 //!
-//! A file is written beside the old one, synced, renamed over it, and the directory synced: after a crash it is either the old state in
-//! whole or the new one in whole. A leftover temporary file is the trace of a crash in mid-write.
+//! A file is written beside the old one, synced, renamed over it, and the directory synced: after a crash it is either the old
+//! state in whole or the new one in whole. A leftover temporary file is the trace of a crash in mid-write.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};

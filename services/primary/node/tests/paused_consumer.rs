@@ -1,5 +1,5 @@
-//! A consumer that sleeps for an hour of virtual time: its slot keeps everything, or is lost by the limit and says so. Consumers of the
-//! scenario itself have slots, too; and a scenario waits for those of clients.
+//! A consumer that sleeps for an hour of virtual time: its slot keeps everything, or is lost by the limit and says so. Consumers of
+//! the scenario itself have slots, too; and a scenario waits for those of clients.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
@@ -44,8 +44,8 @@ const SYSTEM_ID: u64 = 4711;
 /// Bytes of a segment.
 const SEGMENT: u32 = 1 << 20;
 
-/// Consumers of the hour: one that keeps up, one that sleeps through it, a slow decoder, one that dies, and one that is lost. Half of
-/// what all of it comes to is too much to keep.
+/// Consumers of the hour: one that keeps up, one that sleeps through it, a slow decoder, one that dies, and one that is lost. Half
+/// of what all of it comes to is too much to keep.
 const CONSUMERS: &str = r#"
 [[consumers]]
 slot = "awake"
@@ -55,7 +55,7 @@ slot = "asleep"
 paused = [{ from = "1200s", to = "2h" }]
 
 [[consumers]]
-slot = "decoder"
+slot = "slow"
 kind = "logical"
 bytes_per_second = 1000
 

@@ -1,5 +1,5 @@
-//! The program while it plays runs: killed at any moment or told to stop, it goes on with the run when it is started again, and the log
-//! is the one of a run that nobody disturbed.
+//! The program while it plays runs: killed at any moment or told to stop, it goes on with the run when it is started again, and the
+//! log is the one of a run that nobody disturbed.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 

@@ -75,8 +75,8 @@ impl Cluster {
 }
 
 impl Backend<'_> {
-    /// `AccessTempTableNamespace`: the session's temporary schema. With its first use (`InitTempTableNamespace`) it is made if it is
-    /// not there; if it is, what a crash left in it goes first.
+    /// `AccessTempTableNamespace`: the session's temporary schema. With its first use (`InitTempTableNamespace`) it is made if it
+    /// is not there; if it is, what a crash left in it goes first.
     pub(crate) fn access_temp_namespace(&mut self) -> Result<Oid> {
         self.xact.used_temp = true;
         let session = self.xact.session;

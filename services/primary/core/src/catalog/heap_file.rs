@@ -330,8 +330,8 @@ impl HeapFile {
         pruned
     }
 
-    /// A page is read: if it is short of room, what is removable goes (`heap_page_prune_opt`). Gives what pruning did and the newest
-    /// deleter among the rows that went.
+    /// A page is read: if it is short of room, what is removable goes (`heap_page_prune_opt`). Gives what pruning did and the
+    /// newest deleter among the rows that went.
     pub(crate) fn prune_on_access(&mut self, block: u32, horizon: Xid) -> Option<(Pruned, Xid)> {
         self.pages.get(block as usize).filter(|page| page.wants_pruning(horizon))?;
         let conflict_horizon = self.scan(block, horizon).conflict_horizon;

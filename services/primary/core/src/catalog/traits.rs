@@ -22,7 +22,8 @@ pub struct CatalogTraits {
     pub catalog_multi_insert: bool,
     /// TOAST tables and sequences have a row type in pg_type (13 and before).
     pub rowtype_for_toast_and_sequence: bool,
-    /// A dropped column of a table that is written anew depends on no type, which is a row of pg_depend all the same (13 and before).
+    /// A dropped column of a table that is written anew depends on no type, which is a row of pg_depend all the same (13 and
+    /// before).
     pub dropped_columns_depend: bool,
     /// NOT NULL has a pg_constraint row (18 and later).
     pub not_null_constraints: bool,

@@ -1,7 +1,8 @@
 //! CREATE INDEX, indexes of constraints and TOAST tables, and what a build writes back (`catalog/index.c`: `index_create`,
 //! `index_build`, `index_update_stats`; `commands/indexcmds.c`: `DefineIndex`).
 //!
-//! An index of a partitioned table is a catalog entry only. Each partition gets an index of its own, or one that it has is attached.
+//! An index of a partitioned table is a catalog entry only. Each partition gets an index of its own, or one that it has is
+//! attached.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! DROP: an object goes with everything that depends on it (`catalog/dependency.c`: `performDeletion`,
 //! `findDependentObjects`, `deleteOneObject`).
 //!
-//! First the dependents are found, from pg_depend, depth first, newest first, each locked on the way; an object comes after all that
-//! depends on it. Then each object goes in a command of its own: its rows, its rows of pg_depend, pg_shdepend and
+//! First the dependents are found, from pg_depend, depth first, newest first, each locked on the way; an object comes after all
+//! that depends on it. Then each object goes in a command of its own: its rows, its rows of pg_depend, pg_shdepend and
 //! pg_description.
 //!
 //! **Invariants**

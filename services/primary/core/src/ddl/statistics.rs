@@ -1,4 +1,5 @@
-//! Statistics objects (`commands/statscmds.c`: `CreateStatistics`, `RemoveStatisticsById`). What ANALYZE finds for them is not kept.
+//! Statistics objects (`commands/statscmds.c`: `CreateStatistics`, `RemoveStatisticsById`). What ANALYZE finds for them is not
+//! kept.
 
 use std::sync::Arc;
 

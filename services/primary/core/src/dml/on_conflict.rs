@@ -1,6 +1,6 @@
-//! INSERT … ON CONFLICT DO UPDATE (`executor/nodeModifyTable.c`: `ExecInsert`, `ExecOnConflictUpdate`): a row that is new is inserted
-//! speculatively, so that it can be taken back should another session be quicker, and confirmed once its index entries are in; a
-//! row that is there is locked and updated.
+//! INSERT … ON CONFLICT DO UPDATE (`executor/nodeModifyTable.c`: `ExecInsert`, `ExecOnConflictUpdate`): a row that is new is
+//! inserted speculatively, so that it can be taken back should another session be quicker, and confirmed once its index entries are
+//! in; a row that is there is locked and updated.
 
 use pg_types::record::{HeapInsert, HeapPlace};
 use pg_types::{Oid, RecordBody, Tid};

@@ -1,4 +1,5 @@
-//! SELECT … FOR UPDATE and its weaker sisters (`access/heap/heapam.c`: `heap_lock_tuple`): a record for each row, which takes an xid.
+//! SELECT … FOR UPDATE and its weaker sisters (`access/heap/heapam.c`: `heap_lock_tuple`): a record for each row, which takes an
+//! xid.
 //!
 //! Difference from PostgreSQL: a locked row is nobody else's until the transaction ends, so that two lockers never share one and
 //! no multixact is made.

@@ -1,5 +1,5 @@
-//! Values that are too long for their row (`access/common/toast_internals.c`: `toast_save_datum`, `toast_delete_datum`): chunks in the
-//! table's TOAST table, before the row that points to them.
+//! Values that are too long for their row (`access/common/toast_internals.c`: `toast_save_datum`, `toast_delete_datum`): chunks in
+//! the table's TOAST table, before the row that points to them.
 //!
 //! A row's chunks go with it: an update that changes the value stores new chunks and deletes the old ones, a delete deletes them,
 //! an update of other columns leaves them to the new version. Differences from PostgreSQL: values are not compressed, and which

@@ -40,8 +40,9 @@ impl Cluster {
         self.log_running_xacts(sink)
     }
 
-    /// What the end of crash recovery writes: a shutdown checkpoint in every version, and no more (`CHECKPOINT_END_OF_RECOVERY`; the
-    /// record `END_OF_RECOVERY` is for standbys that are promoted). The first list of running transactions comes when it is due.
+    /// What the end of crash recovery writes: a shutdown checkpoint in every version, and no more (`CHECKPOINT_END_OF_RECOVERY`;
+    /// the record `END_OF_RECOVERY` is for standbys that are promoted). The first list of running transactions comes when it is
+    /// due.
     pub(super) fn recover(&mut self, now: Timestamp, sink: &mut dyn WalSink) -> Result<(), PrimaryError> {
         self.forget_at_crash();
         self.shut_down(now, sink)

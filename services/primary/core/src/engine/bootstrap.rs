@@ -12,8 +12,7 @@ use crate::ddl::create_table::TableSpec;
 use crate::ddl::object::ObjectStatement;
 use crate::error::PrimaryError;
 use crate::proc_array::ProcArray;
-use crate::rng::seeded;
-use crate::scenario::{Blanks, Plan, PublicationPlan, TablePlan, Template};
+use crate::scenario::{Plan, PublicationPlan, TablePlan};
 use crate::sink::NullSink;
 use crate::twophase::TwoPhaseState;
 use crate::xact::Transaction;
@@ -56,7 +55,7 @@ pub(super) fn bootstrap(
 
 /// One table with its partitions and rows.
 fn make(cluster: &mut Cluster, plan: &TablePlan, index: u64) -> Result<()> {
-    let name = numbered(&plan.name, index);
+    let name = plan.name_of(index);
     let mut spec = TableSpec {
         name: name.as_str().into(),
         columns: plan.columns.clone(),
@@ -81,21 +80,16 @@ fn make(cluster: &mut Cluster, plan: &TablePlan, index: u64) -> Result<()> {
 fn publish(cluster: &mut Cluster, plan: &PublicationPlan, number: u64) -> Result<()> {
     let tables = plan.tables.iter().flat_map(|(table, numbers)| {
         let (first, last) = numbers.unwrap_or((number, number));
-        (first..=last).map(move |index| Arc::from(numbered(table, index)))
+        (first..=last).map(move |index| Arc::from(table.numbered(index)))
     });
     let statement = ObjectStatement::CreatePublication {
         reads: Vec::new(),
-        name: numbered(&plan.name, number).into(),
+        name: plan.name.numbered(number).into(),
         tables: tables.collect(),
         all_tables: plan.all_tables,
         schema: plan.schema.as_deref().map(Arc::from),
     };
     silently(cluster, |backend| backend.run_object(&statement).map(drop))
-}
-
-/// A name with its number. It has no random blank that would matter: whatever is drawn here is drawn from a generator of its own.
-fn numbered(name: &Template, index: u64) -> String {
-    name.fill(Blanks { index, ..Blanks::default() }, &mut seeded(index))
 }
 
 /// A transaction whose records nobody sees.

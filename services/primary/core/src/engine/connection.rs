@@ -24,6 +24,7 @@ impl Engine {
             return Err(PrimaryError::Statement {
                 actor: self.plan.actors[actor].name.clone(),
                 statement: "connect".to_owned(),
+                line: 0,
                 why: format!("sorry, too many clients already: raise max_connections = {}", self.plan.server.max_connections),
             });
         }

@@ -1,8 +1,9 @@
 //! How a run ends before its scenario does: by somebody's wish, by a limit, or since a statement was refused.
 //!
-//! The log must be as good as after any other run, so that another can follow: open transactions are rolled back and sessions leave, as they would
-//! when they are told to (`postmaster/postmaster.c`: smart becomes fast shutdown), prepared ones as well, then it is logged that nothing runs, and
-//! the segment is switched. Sessions are asked in the order of their numbers, so the end is as repeatable as the run.
+//! The log must be as good as after any other run, so that another can follow: open transactions are rolled back and sessions
+//! leave, as they would when they are told to (`postmaster/postmaster.c`: smart becomes fast shutdown), prepared ones as well, then
+//! it is logged that nothing runs, and the segment is switched. Sessions are asked in the order of their numbers, so the end is as
+//! repeatable as the run.
 
 use pg_types::Timestamp;
 

@@ -11,8 +11,9 @@
 //! the lists and checkpoints that the server writes on its own come as late as they do after its first. Prepared transactions stay,
 //! with their locks.
 //!
-//! Difference from PostgreSQL: where a record finds no room, a server panics and does not come up before there is some. Here it waits,
-//! as this program's own log does, and whoever wants the panic says a crash at the same time: it comes up, or restarts, when there is room.
+//! Difference from PostgreSQL: where a record finds no room, a server panics and does not come up before there is some. Here it
+//! waits, as this program's own log does, and whoever wants the panic says a crash at the same time: it comes up, or restarts, when
+//! there is room.
 
 use std::cmp::Reverse;
 
@@ -127,8 +128,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The next step of a restart: a session rolls back, or leaves, in the order of their numbers; then the server stops, starts, and
-    /// the barrier goes on.
+    /// The next step of a restart: a session rolls back, or leaves, in the order of their numbers; then the server stops, starts,
+    /// and the barrier goes on.
     pub(super) fn stop(&mut self, clock: &dyn Clock, sink: &mut dyn WalSink) -> Result<Step, PrimaryError> {
         let now = self.stamp(clock);
         while let Some(index) = self.stopping.filter(|index| *index < self.sessions.len()) {
@@ -155,7 +156,8 @@ impl Engine {
         self.barrier(clock, sink)
     }
 
-    /// The server has started: whoever waited for a lock tries again, and what the server does at intervals begins with a whole one.
+    /// The server has started: whoever waited for a lock tries again, and what the server does at intervals begins with a whole
+    /// one.
     fn started_anew(&mut self) {
         for waiting in std::mem::take(&mut self.blocked) {
             self.schedule(self.elapsed_us, Event::Session(waiting));

@@ -253,8 +253,8 @@ impl Engine {
     }
 
     /// Consumers of the log told which transactions they still need to see as running (`hot_standby_feedback`, slots): VACUUM
-    /// leaves rows that a transaction from `xmin` on deleted. Invalid for none. Tell it at the same simulated times in every run, as
-    /// at barriers. The scenario's own consumers are known without.
+    /// leaves rows that a transaction from `xmin` on deleted. Invalid for none. Tell it at the same simulated times in every run,
+    /// as at barriers. The scenario's own consumers are known without.
     pub fn set_horizon(&mut self, xmin: Xid) {
         self.told_xmin = xmin;
         self.feed_horizon();
@@ -518,7 +518,7 @@ fn named(actor: &str, statement: &str, error: StatementError) -> PrimaryError {
     match error {
         StatementError::Primary(error) => error,
         StatementError::Refused(why) => {
-            PrimaryError::Statement { actor: actor.to_owned(), statement: statement.to_owned(), why }
+            PrimaryError::Statement { actor: actor.to_owned(), statement: statement.to_owned(), line: 0, why }
         }
     }
 }

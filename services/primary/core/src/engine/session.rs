@@ -131,7 +131,8 @@ impl Session {
             Some(running) => running,
             None => self.begin(&mut context, rng),
         };
-        let statements = context.plan.mix.get(running.kind).map_or(&[][..], |kind| kind.statements.as_slice());
+        let kind = context.plan.mix.get(running.kind);
+        let statements = kind.map_or(&[][..], |kind| kind.statements.as_slice());
         running.turn(statements);
         let Some(statement) = statements.get(running.next) else {
             if running.ended && !running.in_transaction {
@@ -141,8 +142,9 @@ impl Session {
             let truth = running.end(end, &mut context, sink)?;
             return Ok(Progress::Ended(truth, context.next_unit(&running, rng)));
         };
+        let line = kind.and_then(|kind| kind.lines.get(running.next)).copied().unwrap_or_default();
         // Kept whatever comes of it: a transaction whose statement was refused is still open.
-        let progress = self.statement(statement, &mut running, &mut context, rng, sink);
+        let progress = self.statement(statement, &mut running, &mut context, rng, sink).map_err(|error| error.in_line(line));
         self.running = Some(running);
         progress
     }

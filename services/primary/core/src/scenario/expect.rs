@@ -6,7 +6,8 @@
 //!
 //! Parameters are put in when the plan is made; counters are asked for when it has run, from whoever knows them: those of the
 //! primary from the engine's [`Tally`], work of a decoder or a standby from a run under the profile that the call names.
-//! Numbers are `f64`, exact up to 2⁵³; `~` means within 5 per cent.
+//! Numbers are `f64`, exact up to 2⁵³; `~` means within 5 per cent. What is no number or infinite (`1 / 0`) compares with nothing:
+//! an expectation that divides by a counter fails where that is 0.
 
 use super::nearest::suggest;
 use crate::engine::Tally;
@@ -177,7 +178,7 @@ impl Expectation {
             Comparison::Greater => left > right,
             Comparison::About => (left - right).abs() <= ABOUT * right.abs(),
         };
-        Ok(Verdict { left, right, holds })
+        Ok(Verdict { left, right, holds: holds && left.is_finite() && right.is_finite() })
     }
 }
 
@@ -465,6 +466,10 @@ mod tests {
             assert_eq!(holds(text), Ok(true), "{text}");
         }
         for text in ["records == 999", "records ~ 800", "n > n", "messages_executed(\"pg13\") <= 999"] {
+            assert_eq!(holds(text), Ok(false), "{text}");
+        }
+        for text in ["n / 0 > 1", "n / 0 == k / 0", "0 / 0 != n", "n % 0 != n", "sqrt(-n) != n", "log2(0) < n", "10 ^ 999 > n"]
+        {
             assert_eq!(holds(text), Ok(false), "{text}");
         }
     }

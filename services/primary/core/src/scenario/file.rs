@@ -141,7 +141,8 @@ pub(super) struct ExpectFile {
 pub(super) struct ServerFile {
     /// max_connections.
     pub(super) max_connections: Option<At<Amount>>,
-    /// autovacuum; on if not said. It does no VACUUM here, but from 18 on an index that is built counts its table only where it is on.
+    /// autovacuum; on if not said. It does no VACUUM here, but from 18 on an index that is built counts its table only where it is
+    /// on.
     pub(super) autovacuum: Option<bool>,
     /// max_prepared_transactions.
     pub(super) max_prepared_transactions: Option<At<Amount>>,

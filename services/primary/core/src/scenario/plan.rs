@@ -80,6 +80,13 @@ pub struct TablePlan {
     pub row_len: Option<u32>,
 }
 
+impl TablePlan {
+    /// The name of the table of this number. Whatever is drawn for it is drawn from a generator of its own.
+    pub(crate) fn name_of(&self, index: u64) -> String {
+        self.name.numbered(index)
+    }
+}
+
 /// Publications that are there before the log begins.
 #[derive(Clone, Debug)]
 pub struct PublicationPlan {
@@ -131,6 +138,16 @@ pub struct TransactionPlan {
     pub weight: u64,
     /// Its statements, loops before what they repeat.
     pub statements: Vec<StatementPlan>,
+    /// The line of each in the file, from 1.
+    pub lines: Vec<usize>,
+}
+
+impl TransactionPlan {
+    /// Adds a statement that is written in this line.
+    pub(super) fn push(&mut self, statement: StatementPlan, line: usize) {
+        self.statements.push(statement);
+        self.lines.push(line);
+    }
 }
 
 /// A consumer of the log, with a slot.

@@ -4,6 +4,7 @@
 //! it, never a slow death. All errors of a file are found: a field that is wrong is noted and stands for a harmless value.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::amount::Amount;
@@ -39,6 +40,8 @@ pub(super) struct Resolver<'a> {
     pub(super) file: &'a ScenarioFile,
     /// Its text, for places.
     pub(super) text: &'a str,
+    /// Offsets of its ends of lines.
+    line_ends: Vec<usize>,
     /// What errors call it.
     source: &'a str,
     /// Parameters that replace the file's.
@@ -65,6 +68,7 @@ pub(super) fn plan(file: &ScenarioFile, source: &str, text: &str, overrides: &Ov
     let resolver = Resolver {
         file,
         text,
+        line_ends: text.match_indices('\n').map(|(end, _)| end).collect(),
         source,
         overrides,
         errors: RefCell::default(),
@@ -88,6 +92,11 @@ impl Resolver<'_> {
     pub(super) fn error(&self, span: Range<usize>, message: impl Into<String>) {
         let (line, column) = position(self.text, span.start);
         self.note(ScenarioError { scenario: self.source.to_owned(), line, column, message: message.into() });
+    }
+
+    /// The line of a byte offset, from 1.
+    pub(super) fn line(&self, offset: usize) -> usize {
+        self.line_ends.partition_point(|end| *end < offset) + 1
     }
 
     /// Notes an error.
@@ -160,6 +169,7 @@ impl Resolver<'_> {
             expect: self.expectations(),
         };
         self.check_sizes(&plan);
+        self.check_table_names(&plan);
         plan
     }
 
@@ -186,6 +196,28 @@ impl Resolver<'_> {
                      raise it under [server], or give the actor fewer sessions"
                 );
                 return self.error(file.name.span(), message);
+            }
+        }
+    }
+
+    /// No two tables, partitions included, have one name. Within one `[[tables]]` numbers keep them apart.
+    fn check_table_names(&self, plan: &Plan) {
+        if plan.tables.len() < 2 || !self.errors.borrow().is_empty() {
+            return;
+        }
+        let mut names = BTreeSet::new();
+        for (table, file) in plan.tables.iter().zip(&self.file.tables) {
+            let parents = (0..table.count).map(|n| table.name_of(table.first.saturating_add(n)));
+            let mut all = parents.flat_map(|name| {
+                let partitions: Vec<String> = (1..=table.partitions.unwrap_or(0)).map(|n| format!("{name}_{n}")).collect();
+                std::iter::once(name).chain(partitions)
+            });
+            if let Some(twice) = all.find(|name| !names.insert(name.clone())) {
+                let twice = twice.escape_debug();
+                self.error(
+                    file.name.span(),
+                    format!("there is a table named '{twice}' above: use another name or other numbers"),
+                );
             }
         }
     }
@@ -260,10 +292,10 @@ impl Resolver<'_> {
     /// it runs.
     fn check_references(&self) {
         let known = self.known.borrow();
-        let shapes: std::collections::BTreeSet<String> = known.iter().map(|name| shape(name)).collect();
+        let shapes: BTreeSet<String> = known.iter().map(|name| shape(name)).collect();
         for (name, what, span) in self.referred.borrow().iter() {
             if !shapes.contains(&shape(name)) && !name.starts_with("pg_") {
-                let mut names: std::collections::BTreeSet<&str> = known.iter().map(String::as_str).collect();
+                let mut names: BTreeSet<&str> = known.iter().map(String::as_str).collect();
                 let types = if *what == "type" { &known_types()[..] } else { &[] };
                 names.extend(types);
                 let near = suggest(name, names.iter().copied());

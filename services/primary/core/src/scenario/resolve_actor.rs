@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 
 use super::at::At;
-use super::file::{ActorFile, ConnectsFile, ConnectsWordFile, ConsumerFile, ConsumerKindFile, FaultFile, FaultKindFile};
+use super::file::{
+    ActorFile, ConnectsFile, ConnectsWordFile, ConsumerFile, ConsumerKindFile, FaultFile, FaultKindFile, MixFile,
+};
 use super::nearest::suggest;
 use super::pause::{Pause, TIME_MAX_US};
 use super::plan::{ActorPlan, ConsumerKind, ConsumerPlan, FaultKind, FaultPlan, PausedPlan, TransactionPlan};
 use super::resolve::{Resolver, SESSIONS_MAX, Said};
-use super::statement::StatementPlan;
 use super::step::StepFile;
 
 /// Most transactions of a session.
@@ -19,6 +20,8 @@ const BYTES_PER_SECOND_MAX: u64 = 1 << 50;
 const LIST_MAX: usize = 1_000;
 /// Greatest id of a replication origin (`PG_UINT16_MAX` means not to replicate).
 const ORIGIN_MAX: u64 = 65_534;
+/// The slot of a decoder node that is told no other: a consumer that had it would keep the decoder of its own scenario out.
+const DECODER_SLOT: &str = "decoder";
 /// Greatest weight.
 const WEIGHT_MAX: u64 = 1_000_000;
 
@@ -104,12 +107,10 @@ impl Resolver<'_> {
             return Vec::new();
         }
         if actor.mix.is_empty() {
-            return vec![TransactionPlan { weight: 1, statements: self.statements(&actor.steps) }];
+            return vec![self.transaction(1, &actor.steps)];
         }
-        let mix = actor.mix.iter().map(|kind| TransactionPlan {
-            weight: self.or(&kind.weight, 1, |a| self.number(a, 0, WEIGHT_MAX)),
-            statements: self.statements(&kind.steps),
-        });
+        let weight = |kind: &MixFile| self.or(&kind.weight, 1, |a| self.number(a, 0, WEIGHT_MAX));
+        let mix = actor.mix.iter().map(|kind| self.transaction(weight(kind), &kind.steps));
         let mix: Vec<TransactionPlan> = mix.collect();
         if mix.iter().all(|kind| kind.weight == 0) {
             error("all weights are 0: no kind of transaction would be chosen");
@@ -118,11 +119,11 @@ impl Resolver<'_> {
     }
 
     /// Steps as statements, loops before what they repeat.
-    fn statements(&self, steps: &[At<StepFile>]) -> Vec<StatementPlan> {
-        let mut statements = Vec::new();
+    fn transaction(&self, weight: u64, steps: &[At<StepFile>]) -> TransactionPlan {
+        let mut transaction = TransactionPlan { weight, statements: Vec::new(), lines: Vec::new() };
         self.in_transaction.set(false);
-        self.push_steps(steps, 1, 0, &mut statements);
-        statements
+        self.push_steps(steps, 1, 0, &mut transaction);
+        transaction
     }
 
     /// All `[[consumers]]`.
@@ -204,6 +205,9 @@ fn slot_name(text: &str) -> Said<String> {
     let good = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_';
     if text.is_empty() || text.len() > 63 || !text.bytes().all(good) {
         return Err(format!("'{}' is no slot name: use 1 to 63 lower-case letters, digits and '_'", text.escape_debug()));
+    }
+    if text == DECODER_SLOT {
+        return Err(format!("'{text}' is the slot of the decoder node that follows it: use another name, as 'slow_{text}'"));
     }
     Ok(text.to_owned())
 }

@@ -47,9 +47,12 @@ impl Resolver<'_> {
             self.error(expect.that.span(), "'from_version' is above 'to_version': it would be about no version at all");
         }
         let parsed = Expectation::parse(expect.that.get_ref(), versions, names);
-        // The text begins after its quote; escapes, which are rare here, count as one character.
-        let start = expect.that.span().start + 1;
-        let mut expectation = parsed.map_err(|(at, message)| self.error(start + at..start + at, message)).ok()?;
+        // The text begins after its quotes. Where escapes make it another than that of the file, there is one place for all of it.
+        let (span, that) = (expect.that.span(), expect.that.get_ref());
+        let found = self.text.get(span.clone()).and_then(|written| written.find(that.as_str()));
+        let start = span.start + found.unwrap_or(0);
+        let place = |at: usize| if found.is_some() { start + at } else { start };
+        let mut expectation = parsed.map_err(|(at, message)| self.error(place(at)..place(at), message)).ok()?;
         (expectation.line, expectation.column) = position(self.text, start);
         Some(expectation)
     }

@@ -2,6 +2,7 @@
 
 use super::amount::Amount;
 use super::at::At;
+use super::plan::TransactionPlan;
 use super::resolve::{ROWS_MAX, Resolver, SESSIONS_MAX, Said, name};
 use super::statement::{FinishPrepared, Scope, StatementPlan, Target, VacuumPlan};
 use super::step::{FinishPreparedFile, LongFile, RowLockFile, RowsFile, StepFile};
@@ -23,10 +24,11 @@ const DEPTH_MAX: usize = 8;
 
 impl Resolver<'_> {
     /// Steps as statements. `turns` is how often all loops around run them.
-    pub(super) fn push_steps(&self, steps: &[At<StepFile>], turns: u64, depth: usize, to: &mut Vec<StatementPlan>) {
+    pub(super) fn push_steps(&self, steps: &[At<StepFile>], turns: u64, depth: usize, to: &mut TransactionPlan) {
         for step in steps {
             self.step.replace(step.span());
-            if to.len() >= STATEMENTS_MAX {
+            let line = self.line(step.span().start);
+            if to.statements.len() >= STATEMENTS_MAX {
                 return self.error(step.span(), format!("too many steps in one transaction: at most {STATEMENTS_MAX}"));
             }
             match step.get_ref() {
@@ -38,20 +40,20 @@ impl Resolver<'_> {
                     if repeat.steps.is_empty() {
                         self.error(step.span(), "there is nothing to repeat: give it 'steps'");
                     }
-                    let place = to.len();
-                    to.push(StatementPlan::Repeat { first: 1, last: times, statements: 0 });
+                    let place = to.statements.len();
+                    to.push(StatementPlan::Repeat { first: 1, last: times, statements: 0 }, line);
                     self.push_steps(&repeat.steps, self.all_turns(step, turns, times), depth + 1, to);
-                    let statements = to.len() - place - 1;
-                    to[place] = StatementPlan::Repeat { first: 1, last: times, statements };
+                    let statements = to.statements.len() - place - 1;
+                    to.statements[place] = StatementPlan::Repeat { first: 1, last: times, statements };
                 }
                 other => {
                     let Some(statement) = self.at(step, |_| self.statement(other)) else { continue };
                     if let Some((first, last)) = self.pattern.take() {
                         self.all_turns(step, turns, (last - first).saturating_add(1));
-                        to.push(StatementPlan::Repeat { first, last, statements: 1 });
+                        to.push(StatementPlan::Repeat { first, last, statements: 1 }, line);
                     }
                     self.check_place(step, &statement);
-                    to.push(statement);
+                    to.push(statement, line);
                 }
             }
         }

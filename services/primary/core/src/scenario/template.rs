@@ -2,10 +2,12 @@
 
 use super::ParameterValue;
 use super::nearest::suggest;
-use crate::rng::{Rng, uniform, zipf};
+use crate::rng::{Rng, seeded, uniform, zipf};
 
 /// Most objects that a pattern names.
 pub(super) const PATTERN_MAX: u64 = 1_000_000;
+/// Greatest number that `{zipf:N}` draws from: far above it two neighbours are one number to the arithmetic, and no draw ends.
+const ZIPF_MAX: u64 = 1_000_000_000_000;
 /// Exponent of `{zipf:N}` without one.
 const ZIPF_EXPONENT: f64 = 1.0;
 
@@ -100,6 +102,12 @@ impl Template {
         self.pattern
     }
 
+    /// The name of something that is there before the log begins. It has no random blank that would matter: whatever is drawn here
+    /// is drawn from a generator of its own.
+    pub(crate) fn numbered(&self, index: u64) -> String {
+        self.fill(Blanks { index, ..Blanks::default() }, &mut seeded(index))
+    }
+
     /// The name.
     pub fn fill(&self, blanks: Blanks, rng: &mut dyn Rng) -> String {
         let mut name = String::new();
@@ -161,7 +169,10 @@ fn piece<'a>(blank: &str, parameter: &impl Fn(&str) -> Option<&'a ParameterValue
             let exponent = exponent.filter(|s: &f64| (0.01..=10.0).contains(s));
             let exponent =
                 exponent.ok_or_else(|| format!("the exponent of '{{{}}}' must be 0.01 to 10", blank.escape_debug()))?;
-            Piece::Zipf(positive(n, parameter)?, exponent)
+            match positive(n, parameter)? {
+                n if n <= ZIPF_MAX => Piece::Zipf(n, exponent),
+                n => return Err(format!("{n} is out of range for {{zipf:N}}: it must be 1 to {ZIPF_MAX}")),
+            }
         }
         Some(_) => return Err(no_blank(blank)),
     };
@@ -208,7 +219,6 @@ fn no_blank(blank: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rng::seeded;
 
     #[test]
     fn blanks_are_filled() {
@@ -225,6 +235,10 @@ mod tests {
         }
         let pattern = parse("orders_{2..$tables}").unwrap();
         assert_eq!((pattern.pattern(), pattern.fill(blanks, &mut rng)), (Some((2, 3)), "orders_4".to_owned()));
+        for exponent in ["0.01", "0.5", "1", "10"] {
+            let widest = parse(&format!("{{zipf:{ZIPF_MAX},{exponent}}}")).unwrap();
+            assert!((0..10).all(|_| (1..=ZIPF_MAX).contains(&widest.fill(blanks, &mut rng).parse().unwrap())), "{exponent}");
+        }
         for bad in [
             "",
             "a{",
@@ -240,6 +254,7 @@ mod tests {
             "{zipf:3,0}",
             "{zipf:3,x}",
             "{zipf:3,nan}",
+            "{zipf:18446744073709551615,0.01}",
             "{zip:3}",
         ] {
             assert!(parse(bad).is_err(), "{bad:?}");

@@ -81,8 +81,8 @@ pub(crate) struct PgWaldump {
 }
 
 impl PgWaldump {
-    /// Those that there are, of 15 (Debian's) and 18 (`$WALSTORM_PG18_BIN`, else `.tools/pg18/bin` of the repository). A missing one
-    /// is a failure in CI and said aloud elsewhere.
+    /// Those that there are, of 15 (Debian's) and 18 (`$WALSTORM_PG18_BIN`, else `.tools/pg18/bin` of the repository). A missing
+    /// one is a failure in CI and said aloud elsewhere.
     pub(crate) fn all() -> Vec<PgWaldump> {
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
         let bin = std::env::var_os("WALSTORM_PG18_BIN").map_or_else(|| repository.join(".tools/pg18/bin"), PathBuf::from);

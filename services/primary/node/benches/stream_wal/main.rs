@@ -1,9 +1,9 @@
 //! What the log and StreamWal cost over loopback, in one run: how fast a scenario is written, how fast WAL goes to one consumer by
-//! encoding, what a record costs as consumers grow, and how long a commit takes to arrive. Transactions of two inserts and a commit,
-//! three records; consumers count and flush.
+//! encoding, what a record costs as consumers grow, and how long a commit takes to arrive. Transactions of two inserts and a
+//! commit, three records; consumers count and flush.
 //!
-//! `cargo bench -p primary-node`; `TRANSACTIONS=n` sets the size, a word (`writing`, `encodings`, `consumers`, `latency`) runs one part
-//! only.
+//! `cargo bench -p primary-node`; `TRANSACTIONS=n` sets the size, a word (`writing`, `encodings`, `consumers`, `latency`) runs one
+//! part only.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark that cannot run has nothing to say")]
 

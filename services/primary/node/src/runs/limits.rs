@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::file::Bounds;
 use crate::error::{Error, Result};
 
-/// The table `[runs]`: limits on runs. What follows from the scenario is checked before anything is played; the length of simulated time
-/// and the bytes of WAL are looked at while it is.
+/// The table `[runs]`: limits on runs. What follows from the scenario is checked before anything is played; the length of simulated
+/// time and the bytes of WAL are looked at while it is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RunsConfig {

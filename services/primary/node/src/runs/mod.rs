@@ -4,15 +4,15 @@
 //!  RunScenario ──accept──► runs/ID.run ──next──► sources::runs plays it ──update──► watchers (streams, GetRun)
 //! ```
 //!
-//! One run at a time is played, and there is no queue: who asks while one is played is told which. [`Runs`] is the table behind a lock;
-//! the player takes the run that is to be played from it and puts its progress back.
+//! One run at a time is played, and there is no queue: who asks while one is played is told which. [`Runs`] is the table behind a
+//! lock; the player takes the run that is to be played from it and puts its progress back.
 //!
 //! Invariants:
 //! * I1 A run is on disk before its client hears of it, and before its first record is in the log.
 //! * I2 At most one run is [`RunPhase::Running`]; it is the newest. So the log always ends in the newest run.
 //! * I3 A request id names one run. The same wish again gives that run; another wish under its id is refused.
-//! * I4 When a run ends early for a client's sake, the step after which it does is on disk before the log shows it: played again after
-//!   a crash, it ends at the same record.
+//! * I4 When a run ends early for a client's sake, the step after which it does is on disk before the log shows it: played again
+//!   after a crash, it ends at the same record.
 
 mod file;
 mod limits;
@@ -50,8 +50,8 @@ struct Inner {
     config: RunsConfig,
     /// The log they are in.
     system_id: u64,
-    /// All of them. Held while a file is written, so that what is in memory and what is on disk change in one order; never across an
-    /// await.
+    /// All of them. Held while a file is written, so that what is in memory and what is on disk change in one order; never across
+    /// an await.
     table: Mutex<Table>,
     /// Rung when a run is accepted.
     accepted: Condvar,

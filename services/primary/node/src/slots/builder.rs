@@ -121,8 +121,8 @@ impl SlotBuilder {
             Err(error) => report.failure = error.to_string(),
             Ok(true) if limit.closed && !consistent => {
                 report.failure = format!(
-                    "the WAL ends at {} before all transactions that it waits for, and no more will come: delete the slot, or begin \
-                     one at an earlier LSN",
+                    "the WAL ends at {} before all transactions that it waits for, and no more will come: delete the slot, or \
+                     begin one at an earlier LSN",
                     limit.lsn
                 );
             }

@@ -5,12 +5,13 @@
 //! client can hold, move or delete it.
 //!
 //! Invariants:
-//! * I5 A position does not go back, also when a run that was cut off is played again: until the engine has reached it, the slot stays.
+//! * I5 A position does not go back, also when a run that was cut off is played again: until the engine has reached it, the slot
+//!   stays.
 //! * I6 Nothing that clients or the disk do to these slots reaches the engine. What is lost is the scenario's to say.
 //!
 //! Life: made when the run begins (a name that a client has is refused then), found again by the run's position in the log after a
-//! restart, inactive when the run is over. The slots of a scenario of the configuration stay with its log; those of a run that a client
-//! asked for go with it, for the next may have the same names.
+//! restart, inactive when the run is over. The slots of a scenario of the configuration stay with its log; those of a run that a
+//! client asked for go with it, for the next may have the same names.
 
 use pg_types::{Lsn, WalIdentity};
 use primary_core::ConsumerSummary;
@@ -38,7 +39,8 @@ pub(crate) struct ConsumerRun {
 }
 
 impl Slots {
-    /// Makes the slots of a run's consumers, or finds those that it had before a restart; those of other runs go. Blocks on the disk.
+    /// Makes the slots of a run's consumers, or finds those that it had before a restart; those of other runs go. Blocks on the
+    /// disk.
     ///
     /// # Errors
     /// A client has a slot of that name, there are too many, or a file cannot be written.
@@ -60,7 +62,8 @@ impl Slots {
         Ok(())
     }
 
-    /// Moves the slots of consumers to where the engine says that they are; the saver stores it soon. The log must be flushed so far.
+    /// Moves the slots of consumers to where the engine says that they are; the saver stores it soon. The log must be flushed so
+    /// far.
     pub(crate) fn move_consumers(&self, consumers: &[ConsumerSummary]) {
         let mut table = self.table();
         let moved = consumers.iter().filter(|consumer| table.follow(consumer)).count();
@@ -117,7 +120,8 @@ impl SlotTable {
         }
     }
 
-    /// Moves a consumer's slot. False if nothing that is stored changed: the consumer is where it was, or has yet to get there (I5).
+    /// Moves a consumer's slot. False if nothing that is stored changed: the consumer is where it was, or has yet to get there
+    /// (I5).
     fn follow(&mut self, consumer: &ConsumerSummary) -> bool {
         let session = self.next_session;
         let Some(slot) = self.slots.get_mut(&consumer.slot).filter(|slot| slot.is_of_scenario()) else { return false };

@@ -2,7 +2,8 @@
 //!
 //! A slot remembers up to where its consumer has safely stored the stream, and keeps the WAL that it needs from being removed.
 //! [`table`] is the state machine (who holds which slot, which position moved), [`creation`] finds where a logical slot can begin,
-//! [`mod@file`] is their form on disk, and [`Slots`] here joins them: the table behind a lock, and one saver that writes what moved.
+//! [`mod@file`] is their form on disk, and [`Slots`] here joins them: the table behind a lock, and one saver that writes what
+//! moved.
 //!
 //! Invariants:
 //! * I1 A slot's position never moves back, and never beyond what was sent to its holder.

@@ -2,17 +2,17 @@
 //! (`pg_replication_slot_advance`: `LogicalSlotAdvanceAndCheckSnapState` and `LogicalIncreaseRestartDecodingForSlot` in
 //! `replication/logical/logical.c`, `SnapBuildProcessRunningXacts` in `snapbuild.c`).
 //!
-//! A decoder that begins at the restart position must be consistent where the slot is confirmed: then it decodes every commit behind
-//! that in whole. It can begin at any list of running transactions, and is consistent two generations of transactions later, or at
-//! once where nothing runs (`creation.rs`). So WAL is read up to the confirmed position, and each list in it is a candidate:
+//! A decoder that begins at the restart position must be consistent where the slot is confirmed: then it decodes every commit
+//! behind that in whole. It can begin at any list of running transactions, and is consistent two generations of transactions later,
+//! or at once where nothing runs (`creation.rs`). So WAL is read up to the confirmed position, and each list in it is a candidate:
 //!
 //! ```text
 //!   list ──► building ──all that ran then ended──► full ──the same again──► consistent: may be the restart position
 //! ```
 //!
 //! Invariants:
-//! * I1 The creation of a slot that begins at the position found ends by the confirmed position, and that of one which begins at any
-//!   later list does not, unless I2 left that list out.
+//! * I1 The creation of a slot that begins at the position found ends by the confirmed position, and that of one which begins at
+//!   any later list does not, unless I2 left that list out.
 //! * I2 At most [`CANDIDATES_MAX`] lists wait in each state; of more, later ones are left out, and the position stays further back.
 //!
 //! Cost: O(1) a list, over all.

@@ -115,8 +115,8 @@ impl LogSink {
         let tail = LogTail::find(&dir).map_err(|e| directory_error(&dir, e))?;
         let Some(tail) = tail.filter(|tail| tail.end >= at.end) else {
             let reason = format!(
-                "the record at {}, where its last run ended, is not there: the system lost what was written (was source.fsync off?) \
-                 or files were removed; use another data directory",
+                "the record at {}, where its last run ended, is not there: the system lost what was written (was source.fsync \
+                 off?) or files were removed; use another data directory",
                 at.prev
             );
             return Err(Error::WalDirectory { dir, reason });
@@ -271,7 +271,7 @@ impl LogSink {
             return false;
         }
         if !self.is_out_of_room() {
-            tracing::error!(%error, "WAL cannot be written: free some space there; nothing is lost, and the run goes on by itself then");
+            tracing::error!(%error, "WAL cannot be written: free some space there; nothing is lost, and the run then goes on");
         }
         self.tell(Some(error.to_string()));
         std::thread::sleep(RETRY_AFTER);
@@ -319,8 +319,8 @@ fn asked_from_line(line: &str) -> Option<(Lsn, u64)> {
     Some((lsn.parse().ok()?, step.parse().ok()?))
 }
 
-/// The noted places in what is played again, from `begin` on. Those at or behind `end` are forgotten, for their records are lost and
-/// others will be there.
+/// The noted places in what is played again, from `begin` on. Those at or behind `end` are forgotten, for their records are lost
+/// and others will be there.
 fn load_asked(wal: &Path, begin: Lsn, end: Lsn) -> Result<BTreeSet<(Lsn, u64)>> {
     let path = asked_path(wal);
     let text = match fs::read_to_string(&path) {
@@ -351,8 +351,8 @@ impl Existing {
         let found = wal.identity();
         if (found.system_id, found.version, found.segment_size) != (config.system_id, config.version, config.segment_size) {
             let what = format!(
-                "it is of system {}, PostgreSQL {}, with segments of {} bytes, and this run's would be of system {}, PostgreSQL {}, \
-                 with segments of {} bytes",
+                "it is of system {}, PostgreSQL {}, with segments of {} bytes, and this run's would be of system {}, PostgreSQL \
+                 {}, with segments of {} bytes",
                 found.system_id, found.version, found.segment_size, config.system_id, config.version, config.segment_size
             );
             return Err(another_run(dir, &what));

@@ -120,8 +120,8 @@ impl Player {
         Ok(())
     }
 
-    /// Makes the slots of the scenario's consumers, or finds those that they had before a restart. After the first step. Blocks on the
-    /// disk.
+    /// Makes the slots of the scenario's consumers, or finds those that they had before a restart. After the first step. Blocks on
+    /// the disk.
     ///
     /// # Errors
     /// A client has a slot of that name, there are too many, or one cannot be stored.
@@ -197,7 +197,8 @@ impl Player {
         self.sink.wait_for_room(stage.drain);
         match self.play_steps(stage, conductor) {
             Err(error) if stage.drain.is_draining() && self.sink.is_out_of_room() => {
-                tracing::warn!(%error, "stopping without the WAL that there is no room for; the run will go on from what is flushed");
+                tracing::warn!(%error, "stopping without the WAL that there is no room for; the run will go on from what is \
+                                        flushed");
                 Ok(Played::Stopped)
             }
             played => played,
@@ -315,7 +316,8 @@ impl Player {
     /// Logs the running transactions if a slot that is being built asks for them. Not on the virtual clock, where the same seed
     /// gives the same bytes whatever clients do.
     fn log_running_xacts_if_asked(&mut self, stage: Stage<'_>, conductor: &mut dyn Conductor) -> Result<()> {
-        // Before its first step, after its last and without room an engine logs none, and the wish stays for when it can be granted.
+        // Before its first step, after its last and without room an engine logs none, and the wish stays for when it can be
+        // granted.
         let can = self.engine.next_due().is_some() && !self.engine.is_out_of_room();
         let grants = self.config.clock != ClockMode::Virtual && !self.sink.is_replaying() && can;
         if !grants || !stage.slots.take_running_xacts_wish() {

@@ -1,8 +1,9 @@
-//! The source that waits for runs: a log that begins with a checkpoint of an idle server, and what clients ask to be played behind it.
+//! The source that waits for runs: a log that begins with a checkpoint of an idle server, and what clients ask to be played behind
+//! it.
 //!
-//! Each point of a run is an engine of its own that goes on in the log where the one before it ended. Where it begins is on disk before
-//! its first record is (`runs` I1): after a crash it is played again from there and compared, as a scenario of the configuration is, and
-//! where the log ends writing goes on.
+//! Each point of a run is an engine of its own that goes on in the log where the one before it ended. Where it begins is on disk
+//! before its first record is (`runs` I1): after a crash it is played again from there and compared, as a scenario of the
+//! configuration is, and where the log ends writing goes on.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -220,7 +221,8 @@ impl RunsSource {
     }
 }
 
-/// What the scenario expects of the primary, and whether it came out. What it expects of a decoder or a standby is for those who have one.
+/// What the scenario expects of the primary, and whether it came out. What it expects of a decoder or a standby is for those who
+/// have one.
 fn expectations(engine: &Engine, version: PgVersion) -> Vec<(FindingKind, String)> {
     let version = u64::from(version.major());
     let about = engine.plan().expect.iter().filter(|expectation| expectation.is_about(version));

@@ -1,9 +1,9 @@
 //! The stream protocol on a network that fails: a real primary and consumers that die, simulated from a seed.
 //!
 //! Everything runs on one thread with simulated time and a simulated network (turmoil). A seed says which faults come when, what is
-//! written, and how long messages take: partitions in one or both directions, held and slow messages, connections of one client that
-//! arrive in any order, hosts that die without a word, orderly stops of the primary; disks survive. It does not say which of several
-//! tasks runs first that the same event wakes: tokio draws that by lot. In every history:
+//! written, and how long messages take: partitions in one or both directions, held and slow messages, connections of one client
+//! that arrive in any order, hosts that die without a word, orderly stops of the primary; disks survive. It does not say which of
+//! several tasks runs first that the same event wakes: tokio draws that by lot. In every history:
 //!
 //! * S1 what a consumer has stored is exactly the log, in order, each record once;
 //! * S2 nothing that was acknowledged is missing after a crash: once the faults end, everybody gets the whole log;

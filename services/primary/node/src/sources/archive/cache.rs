@@ -18,7 +18,8 @@
 //! Invariants:
 //! * C1 Files here and downloads under way never take more than `bytes_max`, once it is known how large a segment is. A file that
 //!   was removed while a reader has it open takes its space until that reader goes on: at most a segment a stream.
-//! * C2 A file under a segment's name is whole. What is shorter than a segment (an archiver is at it, or a `.partial`) is never kept.
+//! * C2 A file under a segment's name is whole. What is shorter than a segment (an archiver is at it, or a `.partial`) is never
+//!   kept.
 //! * C3 A segment is downloaded once, however many wait for it.
 //! * C4 No more than `prefetch + 1` downloads run; one that a reader waits for goes before one that none does.
 //!

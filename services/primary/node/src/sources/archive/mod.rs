@@ -239,8 +239,8 @@ impl Archive {
         }
     }
 
-    /// Where WAL ends before `limit`. What came since the last look is read in whole: a segment that is only half there yet must not
-    /// be passed by because the one behind it is whole. One that stays so for `gap_grace` is passed by, and streams end there.
+    /// Where WAL ends before `limit`. What came since the last look is read in whole: a segment that is only half there yet must
+    /// not be passed by because the one behind it is whole. One that stays so for `gap_grace` is passed by, and streams end there.
     fn find_end(&mut self, dir: &WalDir, limit: Option<Lsn>, now: SystemTime) -> Result<WalEnd> {
         let told = |e| directory_error(dir.path(), e);
         let Some(from) = self.end else { return find_end(dir, limit).map_err(told) };

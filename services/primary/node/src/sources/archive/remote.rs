@@ -1,7 +1,7 @@
 //! The object store behind an archive's URL: how to reach it, what lies there, and how often to try.
 //!
-//! Credentials come from the environment, under the names that each cloud's own tools read (`AWS_…`, `GOOGLE_…`, `AZURE_…`), or from
-//! the machine's metadata service; they are never part of the URL and never printed.
+//! Credentials come from the environment, under the names that each cloud's own tools read (`AWS_…`, `GOOGLE_…`, `AZURE_…`), or
+//! from the machine's metadata service; they are never part of the URL and never printed.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
