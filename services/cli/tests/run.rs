@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -194,12 +194,31 @@ fn time_may_be_real_and_traces_may_go_elsewhere() {
     }
 }
 
+/// A scenario that can be played up to its third transaction.
+const MIDWAY: &str = r#"
+name = "midway"
+story = "It forgets a table."
+seed = 1
+
+[[tables]]
+name = "t_{1..2}"
+columns = ["id int"]
+
+[[actors]]
+name = "a"
+transactions = 5
+think = "1s"
+steps = [{ insert = { table = "t_{n}" } }]
+"#;
+
 #[test]
 fn what_cannot_run_is_refused_with_the_remedy() {
     let dir = folder();
     std::fs::create_dir(dir.path().join("empty")).unwrap();
     std::fs::write(dir.path().join("notes.txt"), "no WAL at all").unwrap();
-    let cases: [(&[&str], &str); 6] = [
+    std::fs::write(dir.path().join("midway.toml"), MIDWAY).unwrap();
+    let cases: [(&[&str], &str); 7] = [
+        (&["midway.toml", "--profiles", "indexed"], "cannot run INSERT in line 14: there is no relation named 't_3'"),
         (&["nonsense"], "truncate-partitions"),
         (&["notes.txt"], "notes.txt"),
         (&["small.toml", "--profiles", "pg7"], "pg17.6"),
@@ -213,6 +232,31 @@ fn what_cannot_run_is_refused_with_the_remedy() {
         assert_eq!(output.status.code(), Some(1), "{args:?}: {error}");
         assert!(error.starts_with("walstorm: ") && error.contains(says), "{args:?}: {error}");
     }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_waited_for_aloud() {
+    use std::io::BufRead;
+    let dir = folder();
+    let root = Command::new("id").arg("-u").output().unwrap().stdout == b"0\n";
+    let namespace = if root { &["--mount"][..] } else { &["--mount", "--map-root-user"] };
+    // A file system of its own, which ends with the program.
+    let script =
+        "mkdir small; mount -t tmpfs -o size=1500k none small; exec \"$0\" run standby-gaps --small --out small/report";
+    let mut command = Command::new("unshare");
+    command.args(namespace).args(["sh", "-ec", script, env!("CARGO_BIN_EXE_walstorm")]).current_dir(dir.path());
+    let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let lines: Vec<String> =
+        std::io::BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok).take(1).collect();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let said = lines.concat();
+    if said.contains("unshare:") || said.contains("mount:") {
+        assert!(std::env::var_os("CI").is_none(), "{said}");
+        return eprintln!("SKIPPED: a small file system cannot be mounted here: {said}");
+    }
+    assert!(said.starts_with("walstorm: waiting: ") && said.contains("primary/wal"), "{said}");
 }
 
 #[test]

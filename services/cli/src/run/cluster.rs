@@ -110,8 +110,16 @@ impl Cluster {
     /// Waits until the primary's source has ended and both followers have all of it, or have stopped on the way.
     ///
     /// # Errors
-    /// A node is gone.
+    /// A node is gone, or the primary's source failed: what [`Cluster::shutdown`] says then is why.
     pub async fn finished(&self) -> anyhow::Result<Reached> {
+        tokio::select! {
+            reached = self.reached() => reached,
+            () = self.primary.drain().draining() => bail!("the primary stopped"),
+        }
+    }
+
+    /// The same, as long as the primary's source is well.
+    async fn reached(&self) -> anyhow::Result<Reached> {
         let mut log = self.primary.log().subscribe();
         let end = *log.wait_for(|end| end.closed).await.context("the primary is gone")?;
         let mut stopped = Vec::new();

@@ -17,7 +17,7 @@ use standby_core::StandbyProfile;
 use standby_node::config::SizeSettings;
 
 use super::Settings;
-use super::cluster::{Cluster, ClusterConfig};
+use super::cluster::{Cluster, ClusterConfig, Reached};
 use super::ladder::{Ladder, Side};
 use super::out_dir::{create_private, make_dir};
 use super::profiles::{self, survey};
@@ -216,15 +216,13 @@ async fn pipeline(
     let subscriber = Subscriber::start(cluster.decoder.addr()).await?;
     let live_rate = set_up.snapshots_per_second.min(LIVE_SNAPSHOTS_PER_SECOND_MAX);
     let readers = Readers::start(cluster.standby.addr(), READERS, live_rate).await?;
-    let reached = {
-        let finished = cluster.finished();
-        tokio::pin!(finished);
-        let mut ticks = tokio::time::interval(Duration::from_millis(100));
-        loop {
-            tokio::select! {
-                reached = &mut finished => break reached?,
-                _ = ticks.tick() => show_progress(&cluster, bar),
-            }
+    let finished = with_progress(&cluster, bar).await;
+    let reached = match finished {
+        Ok(reached) => reached,
+        Err(error) => {
+            // The node that failed says why when it is joined.
+            cluster.shutdown().await?;
+            return Err(error);
         }
     };
     let decoder = cluster.decoder.state().borrow().clone();
@@ -252,6 +250,28 @@ async fn pipeline(
         stopped: reached.stopped,
     };
     Ok((report, wal_dir))
+}
+
+/// Waits until the nodes have everything, and shows how far they are. Why the primary cannot write, as on a full disk that it waits for,
+/// is said once.
+async fn with_progress(cluster: &Cluster, bar: &ProgressBar) -> anyhow::Result<Reached> {
+    let finished = cluster.finished();
+    tokio::pin!(finished);
+    let mut ticks = tokio::time::interval(Duration::from_millis(100));
+    let writer = cluster.primary.log().writer();
+    let mut said = None;
+    loop {
+        tokio::select! {
+            reached = &mut finished => return reached,
+            _ = ticks.tick() => show_progress(cluster, bar),
+        }
+        let fault = writer.as_ref().and_then(|writer| writer.borrow().fault.clone());
+        if let Some(fault) = fault.filter(|fault| said.as_ref() != Some(fault)) {
+            // Nobody may read it.
+            let _ = bar.suspend(|| writeln!(std::io::stderr(), "walstorm: waiting: {}", service_kit::printable(&fault)));
+            said = Some(fault);
+        }
+    }
 }
 
 /// How far the nodes are, on the bar.
