@@ -8,12 +8,13 @@ use primary_core::TransactionEnd;
 use super::Run;
 
 /// What must happen at least once in all histories together.
-const WANTED: [&str; 34] = [
+const WANTED: [&str; 36] = [
     "AccessExclusive lock",
     "ANALYZE",
     "checkpoint",
     "COMMIT PREPARED",
     "COPY",
+    "crash",
     "CREATE INDEX",
     "CREATE TABLE",
     "DROP TABLE",
@@ -25,6 +26,7 @@ const WANTED: [&str; 34] = [
     "overflow",
     "partition that comes or goes",
     "PREPARE with messages",
+    "restart",
     "rewrite",
     "ROLLBACK PREPARED",
     "ROLLBACK",
@@ -55,6 +57,8 @@ impl Kinds {
         self.add("temporary table", run.known.temporary.len() as u64);
         self.add("temporary table dropped at commit", run.known.dropped_at_commit.len() as u64);
         self.add("session that came again", run.summary.connections.saturating_sub(run.sessions));
+        self.add("crash", run.summary.crashes);
+        self.add("restart", run.summary.restarts);
         for record in &run.records {
             self.add("origin", u64::from(record.origin > 0));
             self.add("xid wrapped", u64::from(record.xid.0 == 3));

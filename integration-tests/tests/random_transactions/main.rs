@@ -1,5 +1,5 @@
-//! Random scenarios of every kind of transaction: a decoder gives out exactly what committed, in the order of commits, and a standby
-//! knows who runs. Their logs are what the simulated primary wrote, their truth is what it did.
+//! Random scenarios of every kind of transaction, most with crashes and restarts: a decoder gives out exactly what committed, in the
+//! order of commits, and a standby knows who runs. Their logs are what the simulated primary wrote, their truth is what it did.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
@@ -178,18 +178,18 @@ fn check_decoder(version: PgVersion, run: &Run) -> Result<(), TestCaseError> {
     check_truncates_and_messages(version, run, &decoded)
 }
 
-/// TRUNCATEs and messages come out if nothing took them back: what the log tells without any order, xid by xid.
+/// TRUNCATEs and messages come out if they committed: what the log tells without any order, xid by xid.
 fn check_truncates_and_messages(version: PgVersion, run: &Run, decoded: &Collected) -> Result<(), TestCaseError> {
-    let mut aborted = BTreeSet::new();
+    let mut committed = BTreeSet::new();
     for record in &run.records {
-        if let RecordBody::Abort(abort) = &record.body {
-            let own = if abort.prepared_xid.is_valid() { abort.prepared_xid } else { record.xid };
-            aborted.extend(abort.subxids.iter().chain([&own]).map(|xid| xid.0));
+        if let RecordBody::Commit(commit) = &record.body {
+            let own = if commit.prepared_xid.is_valid() { commit.prepared_xid } else { record.xid };
+            committed.extend(commit.subxids.iter().chain([&own]).map(|xid| xid.0));
         }
     }
     let (mut truncated, mut messages) = (BTreeMap::new(), BTreeSet::new());
     for record in &run.records {
-        let stays = !aborted.contains(&record.xid.0);
+        let stays = committed.contains(&record.xid.0);
         match &record.body {
             RecordBody::Truncate(truncate) if stays => {
                 truncate.relids.iter().for_each(|rel| *truncated.entry(rel.0).or_default() += 1);
@@ -234,11 +234,11 @@ fn what_committed_is_decoded_and_nobody_runs_in_the_end() {
     let seed = drawn_seed();
     let config =
         ProptestConfig { rng_seed: RngSeed::Fixed(seed), failure_persistence: None, ..ProptestConfig::with_cases(CASES) };
-    let histories = (proptest::collection::vec(steps::actor(), 1..4), any::<u64>(), any::<bool>());
+    let histories = (proptest::collection::vec(steps::actor(), 1..4), steps::faults(), any::<u64>(), any::<bool>());
     let kinds = RefCell::new(Kinds::default());
-    let played = TestRunner::new(config).run(&histories, |(actors, seed, near_wraparound)| {
+    let played = TestRunner::new(config).run(&histories, |(actors, faults, seed, near_wraparound)| {
         let first_xid = if near_wraparound { u64::from(u32::MAX) - 20 } else { 731 };
-        let text = steps::scenario(&actors, first_xid);
+        let text = steps::scenario(&actors, &faults, first_xid);
         for version in PgVersion::ALL {
             let run = run(version, &text, seed);
             kinds.borrow_mut().count(&run);

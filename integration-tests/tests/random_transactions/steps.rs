@@ -4,6 +4,7 @@
 //! nothing else is ever asked, and for tables that nobody else knows. No statement is refused: what a transaction that may roll back
 //! makes is used in that transaction alone.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use proptest::prelude::*;
@@ -222,7 +223,8 @@ impl Steps<'_> {
         let gid = format!("gid = '{}'", self.name());
         self.out.push(format!("{{ prepare = {{ {gid} }} }}, {{ wait = {{ from = '0ms', to = '9ms' }} }}"));
         let finish = if commit { "commit_prepared" } else { "rollback_prepared" };
-        self.out.push(format!("{{ {finish} = {{ {gid} }} }}"));
+        // A crash may come before PREPARE, or after it.
+        self.out.push(format!("{{ {finish} = {{ {gid}, if_exists = true }} }}"));
     }
 
     /// One block.
@@ -283,11 +285,42 @@ impl Steps<'_> {
     }
 }
 
+/// A crash or a restart.
+#[derive(Clone, Debug)]
+pub(super) struct Fault {
+    /// It crashes; else it is stopped and started.
+    crash: bool,
+    /// When, in milliseconds.
+    at: u8,
+}
+
+/// None in every third history, up to three in the others.
+pub(super) fn faults() -> impl Strategy<Value = Vec<Fault>> {
+    let fault = (any::<bool>(), 1..40u8).prop_map(|(crash, at)| Fault { crash, at });
+    prop_oneof![1 => Just(Vec::new()), 2 => proptest::collection::vec(fault, 1..4)]
+}
+
+/// The faults, and whoever ends what they leave prepared, so that nobody waits for ever.
+fn write_faults(faults: &[Fault], text: &mut String) {
+    let Some(last) = faults.iter().map(|fault| fault.at).max() else { return };
+    let prepared = text.split("{ prepare = { gid = '").skip(1).filter_map(|rest| rest.split_once("_{n}'"));
+    let gids: BTreeSet<&str> = prepared.map(|(gid, _)| gid).collect();
+    let ends = gids.iter().map(|gid| format!("{{ rollback_prepared = {{ gid = '{gid}_{{1..12}}', if_exists = true }} }}"));
+    let ends: Vec<String> = ends.chain(["{ message = { prefix = 'p' } }".to_owned()]).collect();
+    let start = last + 2;
+    let _ = write!(text, "[[actors]]\nname = 'dba'\nstart = '{start}ms'\ntransactions = 1\nsteps = [{}]\n", ends.join(", "));
+    for Fault { crash, at } in faults {
+        let kind = if *crash { "crash" } else { "restart" };
+        // Writing to a string cannot fail.
+        let _ = write!(text, "[[faults]]\nat = '{at}ms'\nkind = '{kind}'\n");
+    }
+}
+
 /// The scenario's text.
-pub(super) fn scenario(actors: &[Actor], first_xid: u64) -> String {
+pub(super) fn scenario(actors: &[Actor], faults: &[Fault], first_xid: u64) -> String {
     let mut text = format!(
         "name = 'random'\nstory = 'Random.'\nseed = 1\n[server]\nmax_prepared_transactions = 60\nrunning_xacts_every = '5ms'\n\
-         checkpoint_every = '11ms'\nfirst_xid = {first_xid}\n\
+         checkpoint_every = '11ms'\nbarrier_every = '1ms'\nfirst_xid = {first_xid}\n\
          [[tables]]\nname = 't'\ncolumns = ['id int', 'note text']\nrows = 50\n\
          [[tables]]\nname = 'k'\ncolumns = ['id int primary key', 'note text']\nrows = 50\n\
          [[tables]]\nname = 'x'\ncolumns = ['id serial', 'note text']\nrows = 20\n\
@@ -309,5 +342,6 @@ pub(super) fn scenario(actors: &[Actor], first_xid: u64) -> String {
             out.join(", ")
         );
     }
+    write_faults(faults, &mut text);
     text
 }
