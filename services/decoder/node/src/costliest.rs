@@ -284,8 +284,12 @@ mod tests {
             80,
             "small by work and not among the latest, but the first by this counter"
         );
-        assert_eq!(ends(&list, "work desc")[..3], [10, 30, 70], "bytes do not count as work");
-        assert_eq!(ends(&list, "messages_executed desc")[..3], [10, 30, 70]);
+        assert_eq!(ends(&list, "work desc")[..3], [10, 30, 80], "bytes do not count as work");
+        assert_eq!(
+            ends(&list, "messages_executed desc")[..3],
+            [10, 30, 98],
+            "70 is neither among the latest nor a first any more"
+        );
         assert_eq!(ends(&list, "")[..2], [50, 40]);
         assert_eq!(Costliest::new(0).page("".parse().unwrap(), None, 5), (vec![], None));
     }
