@@ -216,8 +216,6 @@ impl Writer {
     /// A command that changes a catalog: its new-cid record, then its messages, now (14) or at the commit (13).
     fn ddl(&mut self, n: u8, rel: u32) {
         let Some((at, xid, top)) = self.choose(n) else { return };
-        // The catalog's own row: nothing to decode, but it gives the transaction its base snapshot.
-        self.log.catalog_row(xid, top);
         self.log.new_cid(xid, top, self.open[at].command);
         self.open[at].command += 1;
         let messages = Self::messages(rel);
