@@ -2,7 +2,7 @@
 //!
 //! Nobody waits for ever: a transaction locks a table exclusively only as the first thing it does ([`FRESH`]), but for `g`, of which
 //! nothing else is ever asked, and for tables that nobody else knows. No statement is refused: what a transaction that may roll back
-//! makes is used in that transaction alone.
+//! makes is used in that transaction alone; so new partitions are those of `q`, whose partitions nobody goes through.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -45,7 +45,7 @@ const FRESH: [&str; 10] = [
     "{ truncate = { table = 'x' } }, { insert = { table = 'x' } }, { truncate = { table = 'x' } }, { insert_long = { table = 'x', bytes = 3000 } }",
     "{ truncate = { table = 'p' } }, { insert = { partitions_of = 'p' } }",
     "{ insert = { partitions_of = 'p', rows = 2 } }, { update = { partitions_of = 'p' } }, { delete = { partitions_of = 'p' } }",
-    "{ create_table = { table = '@', columns = [], partition_of = 'p' } }, { insert = { table = '@' } }",
+    "{ create_table = { table = '@', columns = [], partition_of = 'q' } }, { insert = { table = '@' } }",
     "{ create_index = { table = 'x', column = 'id', name = '@' } }, { insert = { table = 'x' } }",
     "{ add_column = { table = 'x', column = '@ int' } }, { update = { table = 'x', rows = 2 } }",
     "{ reindex_table = { table = 'x' } }, { insert = { table = 'x' } }",
@@ -325,6 +325,7 @@ pub(super) fn scenario(actors: &[Actor], faults: &[Fault], first_xid: u64) -> St
          [[tables]]\nname = 'k'\ncolumns = ['id int primary key', 'note text']\nrows = 50\n\
          [[tables]]\nname = 'x'\ncolumns = ['id serial', 'note text']\nrows = 20\n\
          [[tables]]\nname = 'p'\ncolumns = ['id int', 'note text']\npartitions = 3\nrows = 5\n\
+         [[tables]]\nname = 'q'\ncolumns = ['id int']\npartitions = 1\n\
          [[tables]]\nname = 'g'\ncolumns = ['id int']\n"
     );
     for (index, actor) in actors.iter().enumerate() {
