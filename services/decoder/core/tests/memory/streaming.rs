@@ -177,16 +177,16 @@ proptest! {
     }
 
     #[test]
-    fn i3_after_blocks_the_same_is_cached_as_without(steps in workload(false), tiny in 1u64..1500) {
+    fn i3_after_blocks_the_same_is_cached_by_all_that_choose_the_same_victims(steps in workload(false), tiny in 1u64..1500) {
         let log = write(&steps, PgVersion::V18, 1);
-        let ends = |streaming| {
-            let base = config(PgVersion::V18, "pg18", WorkMem::from_bytes(tiny));
-            let profiles = ["pg14", "pg18", "indexed"].map(|profile| DecoderConfig { streaming, profile: profile.parse().unwrap(), ..base.clone() });
-            profiles.map(|config| decode(&log, config, None).0.cache_contents())
+        let after = |profile: &str| {
+            let config = config(PgVersion::V18, profile, WorkMem::from_bytes(tiny));
+            decode(&log, DecoderConfig { streaming: true, ..config }, None).0.cache_contents()
         };
-        let [pg14, pg18, indexed] = ends(true);
-        prop_assert_eq!(&pg14, &pg18);
-        prop_assert_eq!(&indexed, &pg18);
+        // Other victims end other blocks, and what an aborted transaction looked up before its abort depends on them.
+        prop_assert_eq!(after("pg14.5"), after("pg14"));
+        prop_assert_eq!(after("pg17"), after("pg18"));
+        prop_assert_eq!(after("indexed"), after("pg18"));
     }
 }
 

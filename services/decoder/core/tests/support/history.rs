@@ -60,18 +60,41 @@ pub(crate) fn workload(tricky: bool) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
-/// An open transaction: its levels of savepoints, the top first, with the messages that each level would commit.
-struct Open {
-    levels: Vec<(u32, Vec<InvalidationMessage>)>,
+/// A savepoint, or the transaction itself: what goes with it if it is rolled back.
+struct Level {
+    xid: u32,
+    messages: Vec<InvalidationMessage>,
+    /// Savepoints of its own that were released.
     released: Vec<u32>,
+}
+
+impl Level {
+    fn of(xid: u32) -> Self {
+        Self { xid, messages: vec![], released: vec![] }
+    }
+
+    /// The subtransactions that an abort record of it names.
+    fn children(&self) -> impl Iterator<Item = Xid> {
+        self.released.iter().copied().map(Xid)
+    }
+}
+
+/// An open transaction: its levels of savepoints, the top first.
+struct Open {
+    levels: Vec<Level>,
     command: u32,
 }
 
 impl Open {
     /// What its end tells: xid, subtransactions, messages.
     fn end(&self) -> (u32, Vec<Xid>, Vec<InvalidationMessage>) {
-        let subxids = self.levels[1..].iter().map(|l| l.0).chain(self.released.iter().copied()).map(Xid).collect();
-        (self.levels[0].0, subxids, self.levels.iter().flat_map(|l| l.1.clone()).collect())
+        (self.levels[0].xid, self.subxids(), self.levels.iter().flat_map(|level| level.messages.clone()).collect())
+    }
+
+    /// All subtransactions that were not rolled back.
+    fn subxids(&self) -> Vec<Xid> {
+        let open = self.levels[1..].iter().map(|level| Xid(level.xid));
+        open.chain(self.levels.iter().flat_map(Level::children)).collect()
     }
 }
 
@@ -95,7 +118,7 @@ impl Writer {
     fn choose(&self, n: u8) -> Option<(usize, u32, u32)> {
         let at = usize::from(n).checked_rem(self.open.len())?;
         let levels = &self.open[at].levels;
-        let (xid, top) = (levels.last()?.0, levels[0].0);
+        let (xid, top) = (levels.last()?.xid, levels[0].xid);
         Some((at, xid, if xid != top && self.version != PgVersion::V13 { top } else { 0 }))
     }
 
@@ -109,11 +132,11 @@ impl Writer {
         match *step {
             Step::Begin if self.open.len() + self.prepared.len() < self.open_max => {
                 let xid = self.xid();
-                self.open.push(Open { levels: vec![(xid, vec![])], released: vec![], command: 0 });
+                self.open.push(Open { levels: vec![Level::of(xid)], command: 0 });
             }
             Step::Begin => {}
             Step::Running => {
-                let oldest = self.open.iter().chain(&self.prepared).map(|o| o.levels[0].0).min().unwrap_or(self.next_xid);
+                let oldest = self.open.iter().chain(&self.prepared).map(|o| o.levels[0].xid).min().unwrap_or(self.next_xid);
                 self.log.running(oldest, self.next_xid);
             }
             Step::Insert(n, rel) => {
@@ -157,8 +180,8 @@ impl Writer {
             }
             Step::Savepoint(n) => {
                 let Some((at, ..)) = self.choose(n) else { return };
-                let (xid, top) = (self.xid(), self.open[at].levels[0].0);
-                self.open[at].levels.push((xid, vec![]));
+                let (xid, top) = (self.xid(), self.open[at].levels[0].xid);
+                self.open[at].levels.push(Level::of(xid));
                 if self.version == PgVersion::V13 && xid % 2 == 0 {
                     let assignment = AssignmentRecord { top_xid: Xid(top), subxids: vec![Xid(xid)] };
                     self.log.push(xid, 0, RecordBody::Assignment(Box::new(assignment)));
@@ -166,14 +189,17 @@ impl Writer {
             }
             Step::Release(n) => {
                 let Some((at, ..)) = self.choose(n).filter(|(at, ..)| self.open[*at].levels.len() > 1) else { return };
-                let Some((xid, messages)) = self.open[at].levels.pop() else { return };
-                self.open[at].released.push(xid);
-                self.open[at].levels.last_mut().unwrap().1.extend(messages);
+                let Some(Level { xid, messages, released }) = self.open[at].levels.pop() else { return };
+                let parent = self.open[at].levels.last_mut().unwrap();
+                parent.messages.extend(messages);
+                parent.released.push(xid);
+                parent.released.extend(released);
             }
             Step::RollbackTo(n) => {
                 let Some((at, ..)) = self.choose(n).filter(|(at, ..)| self.open[*at].levels.len() > 1) else { return };
-                let Some((xid, _)) = self.open[at].levels.pop() else { return };
-                self.log.push(xid, 0, RecordBody::Abort(Box::default()));
+                let Some(level) = self.open[at].levels.pop() else { return };
+                let abort = AbortRecord { subxids: level.children().collect(), ..AbortRecord::default() };
+                self.log.push(level.xid, 0, RecordBody::Abort(Box::new(abort)));
             }
             Step::Commit(n) => self.commit(n),
             Step::Prepare(n) => {
@@ -203,12 +229,8 @@ impl Writer {
             Step::Abort(n) => {
                 let Some((at, ..)) = self.choose(n) else { return };
                 let open = self.open.swap_remove(at);
-                let subxids = open.levels[1..].iter().map(|l| l.0).chain(open.released).map(Xid).collect();
-                self.log.push(
-                    open.levels[0].0,
-                    0,
-                    RecordBody::Abort(Box::new(AbortRecord { subxids, ..AbortRecord::default() })),
-                );
+                let abort = AbortRecord { subxids: open.subxids(), ..AbortRecord::default() };
+                self.log.push(open.levels[0].xid, 0, RecordBody::Abort(Box::new(abort)));
             }
         }
     }
@@ -216,21 +238,23 @@ impl Writer {
     /// A command that changes a catalog: its new-cid record, then its messages, now (14) or at the commit (13).
     fn ddl(&mut self, n: u8, rel: u32) {
         let Some((at, xid, top)) = self.choose(n) else { return };
+        // The catalog's own row: nothing to decode, but it gives the transaction its base snapshot.
+        self.log.catalog_row(xid, top);
         self.log.new_cid(xid, top, self.open[at].command);
         self.open[at].command += 1;
         let messages = Self::messages(rel);
         if self.version != PgVersion::V13 {
             self.log.invalidations(xid, top, &messages);
         }
-        self.open[at].levels.last_mut().unwrap().1.extend(messages);
+        self.open[at].levels.last_mut().unwrap().messages.extend(messages);
     }
 
     fn commit(&mut self, n: u8) {
         let Some((at, ..)) = self.choose(n) else { return };
         let open = self.open.swap_remove(at);
-        let subxids: Vec<u32> = open.levels[1..].iter().map(|l| l.0).chain(open.released).collect();
-        let top = open.levels[0].0;
-        self.log.commit(top, &subxids, open.levels.into_iter().flat_map(|l| l.1).collect());
+        let (top, subxids, messages) = open.end();
+        let subxids: Vec<u32> = subxids.iter().map(|xid| xid.0).collect();
+        self.log.commit(top, &subxids, messages);
     }
 }
 

@@ -53,6 +53,11 @@ impl Log {
         self.push(xid, top, RecordBody::Insert(HeapInsert { target: file(rel), logical: true, ..HeapInsert::default() }));
     }
 
+    /// A row inserted into pg_class: catalogs' rows are not logged for decoding.
+    pub(crate) fn catalog_row(&mut self, xid: u32, top: u32) {
+        self.push(xid, top, RecordBody::Insert(HeapInsert { target: file(1259), ..HeapInsert::default() }));
+    }
+
     /// The command ids of a catalog row.
     pub(crate) fn new_cid(&mut self, xid: u32, top: u32, cid: u32) {
         let new_cid = NewCidRecord {
