@@ -28,15 +28,7 @@ fn of_decoder(state: SnapBuildState) -> BuildState {
 fn compare(dir: &WalDir, start: Lsn) -> (Option<Lsn>, Lsn) {
     let version = dir.identity().version;
     let profile = "indexed".parse().unwrap();
-    let config = DecoderConfig {
-        version,
-        profile,
-        database: Oid(5),
-        confirmed_lsn: Lsn::INVALID,
-        work_mem: decoder_core::WorkMem::default(),
-        streaming: false,
-        two_phase: None,
-    };
+    let config = DecoderConfig::new(version, profile, Oid(5));
     let mut decoder = Decoder::new(config, Arc::new(NoCatalog));
     let mut creation = SlotCreation::new(start);
     let mut reader = WalReader::open(dir, Some(start)).unwrap();

@@ -149,15 +149,7 @@ impl OutputSink for Collected {
 /// Decodes a run and compares it with its truth.
 fn check_decoder(version: PgVersion, run: &Run) -> Result<(), TestCaseError> {
     let profile: Profile = format!("pg{version}").parse().unwrap();
-    let config = DecoderConfig {
-        version,
-        profile,
-        database: Oid(5),
-        confirmed_lsn: Lsn::INVALID,
-        work_mem: decoder_core::WorkMem::default(),
-        streaming: false,
-        two_phase: None,
-    };
+    let config = DecoderConfig::new(version, profile, Oid(5));
     let mut decoder = Decoder::new(config, Arc::new(run.known.clone()));
     let mut decoded = Collected::default();
     for record in &run.records {

@@ -285,13 +285,18 @@ impl Serialize for JsonTransaction<'_> {
         map.serialize_entry("commit_lsn", &t.commit_lsn.to_string())?;
         map.serialize_entry("end_lsn", &t.end_lsn.to_string())?;
         map.serialize_entry("commit_time", &TimestampText(t.commit_time).to_string())?;
-        map.serialize_entry("subxids", &t.subxids.iter().map(|xid| xid.0).collect::<Vec<_>>())?;
-        map.serialize_entry("consumer", &self.1.to_string())?;
-        map.serialize_entry("relations", &Relations(&t.relations))?;
-        map.serialize_entry("messages", &Counts(t.messages.entries().collect()))?;
-        map.serialize_entry("work", &Counts(t.work.entries().collect()))?;
+        serialize_contents(&mut map, t, self.1)?;
         map.end()
     }
+}
+
+/// What a transaction holds, whatever ended it, and whose figures its work is.
+fn serialize_contents<M: SerializeMap>(map: &mut M, t: &DecodedTransaction, consumer: Consumer) -> Result<(), M::Error> {
+    map.serialize_entry("subxids", &t.subxids.iter().map(|xid| xid.0).collect::<Vec<_>>())?;
+    map.serialize_entry("consumer", &consumer.to_string())?;
+    map.serialize_entry("relations", &Relations(&t.relations))?;
+    map.serialize_entry("messages", &Counts(t.messages.entries().collect()))?;
+    map.serialize_entry("work", &Counts(t.work.entries().collect()))
 }
 
 /// The object of relations.

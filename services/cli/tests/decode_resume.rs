@@ -42,13 +42,8 @@ fn resuming_at_any_record_loses_and_repeats_nothing() {
         let catalog = || Arc::clone(&loaded);
         let database = if name == "pg13" { Oid(13383) } else { Oid(5) };
         let config = |confirmed_lsn| DecoderConfig {
-            version: dir.identity().version,
-            profile: Profile::indexed(),
-            database,
             confirmed_lsn,
-            work_mem: decoder_core::WorkMem::default(),
-            streaming: false,
-            two_phase: None,
+            ..DecoderConfig::new(dir.identity().version, Profile::indexed(), database)
         };
         let mut whole = Given::default();
         let mut decoder = Decoder::new(config(Lsn::INVALID), catalog());

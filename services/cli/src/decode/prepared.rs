@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use decoder_core::{Consumer, DecodedTransaction, PreparedEnd, TimestampText};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-use super::{Counts, Relations, printable};
+use super::{printable, serialize_contents};
 
 /// A name, which is bytes from outside.
 fn name(gid: &[u8]) -> String {
@@ -24,11 +24,7 @@ impl Serialize for JsonPrepare<'_> {
         map.serialize_entry("prepare_lsn", &t.commit_lsn.to_string())?;
         map.serialize_entry("end_lsn", &t.end_lsn.to_string())?;
         map.serialize_entry("prepare_time", &TimestampText(t.commit_time).to_string())?;
-        map.serialize_entry("subxids", &t.subxids.iter().map(|xid| xid.0).collect::<Vec<_>>())?;
-        map.serialize_entry("consumer", &self.1.to_string())?;
-        map.serialize_entry("relations", &Relations(&t.relations))?;
-        map.serialize_entry("messages", &Counts(t.messages.entries().collect()))?;
-        map.serialize_entry("work", &Counts(t.work.entries().collect()))?;
+        serialize_contents(&mut map, t, self.1)?;
         map.end()
     }
 }

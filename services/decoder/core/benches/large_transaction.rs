@@ -88,13 +88,9 @@ impl SpillStore for Files {
 /// Settings.
 fn config(profile: &str, work_mem: &str, streaming: bool) -> DecoderConfig {
     DecoderConfig {
-        version: PgVersion::V18,
-        profile: profile.parse().unwrap(),
-        database: Oid(5),
-        confirmed_lsn: Lsn::INVALID,
         work_mem: work_mem.parse::<WorkMem>().unwrap(),
         streaming,
-        two_phase: None,
+        ..DecoderConfig::new(PgVersion::V18, profile.parse().unwrap(), Oid(5))
     }
 }
 

@@ -69,6 +69,15 @@ pub struct DecoderConfig {
     pub two_phase: Option<TwoPhase>,
 }
 
+impl DecoderConfig {
+    /// WAL of `version`, decoded from its beginning with PostgreSQL's memory limit; transactions are given out at their commit.
+    #[must_use]
+    pub fn new(version: PgVersion, profile: Profile, database: Oid) -> Self {
+        let (confirmed_lsn, work_mem) = (Lsn::INVALID, WorkMem::default());
+        Self { version, profile, database, confirmed_lsn, work_mem, streaming: false, two_phase: None }
+    }
+}
+
 /// Which prepared transactions are given out before they commit, and from when on (`two_phase` of a slot).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TwoPhase {

@@ -215,13 +215,9 @@ impl Pipeline {
     /// The decoder for the checkpoint's database, with an empty folder for its spill files.
     fn make_decoder(&mut self) -> Result<(), NodeError> {
         let config = decoder_core::DecoderConfig {
-            version: self.checkpoint.version,
-            profile: self.checked.profile.clone(),
-            database: self.checkpoint.database,
             confirmed_lsn: self.checkpoint.output_end,
             work_mem: self.checked.work_mem,
-            streaming: false,
-            two_phase: None,
+            ..decoder_core::DecoderConfig::new(self.checkpoint.version, self.checked.profile.clone(), self.checkpoint.database)
         };
         let catalog = Arc::clone(&self.checked.catalog);
         let spill = FileSpill::open(self.checked.spill.clone())?;

@@ -120,7 +120,7 @@ pub(crate) fn decoder_within(version: PgVersion, profile: &str, work_mem: WorkMe
 /// Settings of a decoder that gives out whole transactions.
 pub(crate) fn config(version: PgVersion, profile: &str, work_mem: WorkMem) -> DecoderConfig {
     let profile = profile.parse().unwrap();
-    DecoderConfig { version, profile, database: DATABASE, confirmed_lsn: Lsn(0), work_mem, streaming: false, two_phase: None }
+    DecoderConfig { work_mem, ..DecoderConfig::new(version, profile, DATABASE) }
 }
 
 /// Everything that was given out, as text, and each transaction's work.

@@ -111,15 +111,7 @@ pub(crate) fn expected(wal: &Path) -> (Vec<Item>, Lsn) {
         }
         records.push(record);
     }
-    let config = decoder_core::DecoderConfig {
-        version,
-        profile: Profile::indexed(),
-        database: database.unwrap(),
-        confirmed_lsn: Lsn::INVALID,
-        work_mem: decoder_core::WorkMem::default(),
-        streaming: false,
-        two_phase: None,
-    };
+    let config = decoder_core::DecoderConfig::new(version, Profile::indexed(), database.unwrap());
     let mut decoder = Decoder::new(config, Arc::new(NoCatalog));
     let mut oracle = Oracle::default();
     for record in &records {

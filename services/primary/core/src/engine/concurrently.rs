@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::CountingSink;
 use super::session::{Context, Progress, Running};
 use super::statement::Resolved;
+use super::tally::CountingSink;
 use super::truth::TransactionEnd;
 use crate::backend::{Backend, StatementError};
 use crate::ddl::concurrently::Stage;

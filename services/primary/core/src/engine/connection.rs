@@ -6,7 +6,8 @@
 
 use pg_types::Timestamp;
 
-use super::{CountingSink, Engine, Event, Step, session};
+use super::tally::Counts;
+use super::{Engine, Event, Session, Step, session};
 use crate::error::PrimaryError;
 use crate::sink::WalSink;
 
@@ -66,6 +67,22 @@ impl Engine {
         Ok(Step::Ended(truth))
     }
 
+    /// A session, the server that it acts on, and where its records are counted.
+    pub(super) fn acting(&mut self, index: usize, now: Timestamp) -> (&mut Session, session::Context<'_>, Counts<'_>) {
+        let session = &mut self.sessions[index];
+        let actor = session.actor;
+        let context = session::Context {
+            plan: &self.plan.actors[actor],
+            index,
+            begun: &mut self.begun[actor],
+            cluster: &mut self.cluster,
+            locks: &mut self.locks,
+            elapsed_us: self.elapsed_us,
+            now,
+        };
+        (session, context, Counts { summary: &mut self.summary, tally: &mut self.tallies[actor] })
+    }
+
     /// Takes a session's connection away, if it has one. Gives the transaction that dropped its temporary relations.
     pub(super) fn disconnect(
         &mut self,
@@ -76,17 +93,7 @@ impl Engine {
         if !self.sessions[index].is_connected() {
             return Ok(None);
         }
-        let actor = self.sessions[index].actor;
-        let mut sink = CountingSink { inner: sink, summary: &mut self.summary, tally: &mut self.tallies[actor] };
-        let mut context = session::Context {
-            plan: &self.plan.actors[actor],
-            index,
-            begun: &mut self.begun[actor],
-            cluster: &mut self.cluster,
-            locks: &mut self.locks,
-            elapsed_us: self.elapsed_us,
-            now,
-        };
-        self.sessions[index].leave(&mut context, &mut sink)
+        let (session, mut context, counts) = self.acting(index, now);
+        session.leave(&mut context, &mut counts.of(sink))
     }
 }

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 
 use pg_types::Lsn;
 
+use super::named;
 use super::session::{Context, Progress, Running};
 use super::statement::{Resolved, counted as number_of, only};
+use super::tally::CountingSink;
 use super::truth::{RowCounts, TransactionEnd, TransactionTruth};
-use super::{CountingSink, named};
 use crate::backend::{Backend, Ended, StatementError};
 use crate::error::PrimaryError;
 use crate::scenario::{FinishPrepared, StatementPlan, VacuumPlan};

@@ -7,7 +7,8 @@
 
 use pg_types::Timestamp;
 
-use super::{CountingSink, Engine, TransactionTruth, named, session};
+use super::tally::CountingSink;
+use super::{Engine, TransactionTruth, named};
 use crate::backend::Backend;
 use crate::clock::Clock;
 use crate::error::PrimaryError;
@@ -45,18 +46,8 @@ impl Engine {
         now: Timestamp,
         sink: &mut dyn WalSink,
     ) -> Result<Option<Box<TransactionTruth>>, PrimaryError> {
-        let actor = self.sessions[index].actor;
-        let mut counting = CountingSink { inner: sink, summary: &mut self.summary, tally: &mut self.tallies[actor] };
-        let context = session::Context {
-            plan: &self.plan.actors[actor],
-            index,
-            begun: &mut self.begun[actor],
-            cluster: &mut self.cluster,
-            locks: &mut self.locks,
-            elapsed_us: self.elapsed_us,
-            now,
-        };
-        let truth = self.sessions[index].abort(context, &mut counting)?;
+        let (session, context, counts) = self.acting(index, now);
+        let truth = session.abort(context, &mut counts.of(sink))?;
         self.locks.release(index);
         Ok(truth)
     }

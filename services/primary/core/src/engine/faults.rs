@@ -19,7 +19,8 @@ use std::cmp::Reverse;
 
 use pg_types::Timestamp;
 
-use super::{CountingSink, Engine, Event, RunSummary, Step, Tally, session};
+use super::tally::{CountingSink, Tally};
+use super::{Engine, Event, RunSummary, Step};
 use crate::clock::Clock;
 use crate::error::PrimaryError;
 use crate::scenario::FaultKind;
@@ -101,18 +102,10 @@ impl Engine {
         let own = self.plan.actors.len();
         for index in 0..self.sessions.len() {
             let actor = self.sessions[index].actor;
+            let (session, context, _) = self.acting(index, now);
             let mut silent = CountingSink { inner: &mut nothing, summary: &mut summary, tally: &mut tally };
-            let context = session::Context {
-                plan: &self.plan.actors[actor],
-                index,
-                begun: &mut self.begun[actor],
-                cluster: &mut self.cluster,
-                locks: &mut self.locks,
-                elapsed_us: self.elapsed_us,
-                now,
-            };
             // As if it had rolled back, but for the records.
-            let vanished = self.sessions[index].abort(context, &mut silent)?;
+            let vanished = session.abort(context, &mut silent)?;
             let count = u64::from(vanished.is_some_and(|truth| truth.xid.is_valid()));
             self.summary.vanished += count;
             self.tallies[actor].vanished += count;

@@ -46,11 +46,12 @@ use crate::consumer::Consumers;
 use crate::error::PrimaryError;
 use crate::rng::Rng;
 use crate::scenario::Plan;
-use crate::sink::{Placed, SinkError, WalSink};
+use crate::sink::WalSink;
 use faults::FullDisk;
 use locks::LockTable;
 use rate::RateLimit;
 use session::{Progress, Session};
+use tally::CountingSink;
 
 /// What is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -134,37 +135,6 @@ pub struct Engine {
     full_disk: Option<FullDisk>,
     /// How far the clock that stamps commits is ahead of simulated time, in microseconds.
     clock_jump_us: i64,
-}
-
-/// Counts what passes.
-struct CountingSink<'a> {
-    /// The log.
-    inner: &'a mut dyn WalSink,
-    /// The counts.
-    summary: &'a mut RunSummary,
-    /// Those of the actor, or of what the server does on its own.
-    tally: &'a mut Tally,
-}
-
-impl WalSink for CountingSink<'_> {
-    fn version(&self) -> PgVersion {
-        self.inner.version()
-    }
-
-    fn next_lsn(&self) -> Lsn {
-        self.inner.next_lsn()
-    }
-
-    fn append(&mut self, xid: Xid, top_xid: Xid, origin: u16, body: &RecordBody) -> Result<Placed, SinkError> {
-        let placed = self.inner.append(xid, top_xid, origin, body)?;
-        if self.summary.records == 0 {
-            self.summary.start_lsn = placed.start;
-        }
-        self.summary.records += 1;
-        self.summary.end_lsn = placed.end;
-        self.tally.record(body);
-        Ok(placed)
-    }
 }
 
 impl Engine {
@@ -419,17 +389,8 @@ impl Engine {
             return Ok(Step::Worked);
         }
         self.connect(index)?;
-        let mut sink = CountingSink { inner: sink, summary: &mut self.summary, tally: &mut self.tallies[actor] };
-        let context = session::Context {
-            plan: &self.plan.actors[actor],
-            index,
-            begun: &mut self.begun[actor],
-            cluster: &mut self.cluster,
-            locks: &mut self.locks,
-            elapsed_us: self.elapsed_us,
-            now,
-        };
-        match self.sessions[index].step(context, rng, &mut sink)? {
+        let (session, context, counts) = self.acting(index, now);
+        match session.step(context, rng, &mut counts.of(sink))? {
             Progress::At(due) => self.schedule_next(index, due),
             Progress::Blocked => self.blocked.push(index),
             Progress::Ended(truth, next) => {

@@ -4,9 +4,10 @@ use pg_types::{Lsn, Timestamp};
 
 use super::concurrently::Stages;
 use super::locks::{LockMode, LockTable};
+use super::named;
 use super::statement::{Resolved, Seen, counted, resolve};
+use super::tally::CountingSink;
 use super::truth::{TransactionEnd, TransactionTruth};
-use super::{CountingSink, named};
 use crate::backend::{Backend, Cluster, StatementError};
 use crate::error::PrimaryError;
 use crate::rng::{Rng, uniform};

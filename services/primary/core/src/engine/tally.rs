@@ -3,9 +3,10 @@
 use std::ops::AddAssign;
 
 use pg_types::record::PruneReason;
-use pg_types::{CommandId, InvalidationKind, InvalidationMessage, RecordBody};
+use pg_types::{CommandId, InvalidationKind, InvalidationMessage, Lsn, PgVersion, RecordBody, Xid};
 
-use super::truth::{TransactionEnd, TransactionTruth};
+use super::truth::{RunSummary, TransactionEnd, TransactionTruth};
+use crate::sink::{Placed, SinkError, WalSink};
 
 /// The counters with their names, once.
 macro_rules! tally {
@@ -217,5 +218,51 @@ impl Tally {
         }
         self.commands += u64::from(truth.commands);
         self.last_new_cid = None;
+    }
+}
+
+/// Where what a session writes is counted.
+pub(super) struct Counts<'a> {
+    /// All.
+    pub(super) summary: &'a mut RunSummary,
+    /// Its actor's.
+    pub(super) tally: &'a mut Tally,
+}
+
+impl<'a> Counts<'a> {
+    /// Counts what passes to `inner`.
+    pub(super) fn of(self, inner: &'a mut dyn WalSink) -> CountingSink<'a> {
+        CountingSink { inner, summary: self.summary, tally: self.tally }
+    }
+}
+
+/// Counts what passes.
+pub(super) struct CountingSink<'a> {
+    /// The log.
+    pub(super) inner: &'a mut dyn WalSink,
+    /// The counts.
+    pub(super) summary: &'a mut RunSummary,
+    /// Those of the actor, or of what the server does on its own.
+    pub(super) tally: &'a mut Tally,
+}
+
+impl WalSink for CountingSink<'_> {
+    fn version(&self) -> PgVersion {
+        self.inner.version()
+    }
+
+    fn next_lsn(&self) -> Lsn {
+        self.inner.next_lsn()
+    }
+
+    fn append(&mut self, xid: Xid, top_xid: Xid, origin: u16, body: &RecordBody) -> Result<Placed, SinkError> {
+        let placed = self.inner.append(xid, top_xid, origin, body)?;
+        if self.summary.records == 0 {
+            self.summary.start_lsn = placed.start;
+        }
+        self.summary.records += 1;
+        self.summary.end_lsn = placed.end;
+        self.tally.record(body);
+        Ok(placed)
     }
 }
