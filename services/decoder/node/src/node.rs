@@ -178,9 +178,11 @@ impl DecoderNode {
     /// The node halted or stopped before.
     pub async fn decoded_to(&self, lsn: Lsn) -> Result<NodeState, NodeError> {
         let mut state = self.state();
-        let reached = state.wait_for(|state| state.applied_lsn >= lsn || state.halted).await;
+        // What is durable is told by another thread than what was counted, and may be told first.
+        let done = |state: &NodeState| state.applied_lsn.min(state.decoded_lsn) >= lsn;
+        let reached = state.wait_for(|state| done(state) || state.halted).await;
         let reached = reached.map_err(|_| NodeError::Internal("the node has stopped".to_owned()))?.clone();
-        if reached.applied_lsn >= lsn { Ok(reached) } else { Err(NodeError::Halted(reached.last_error)) }
+        if done(&reached) { Ok(reached) } else { Err(NodeError::Halted(reached.last_error)) }
     }
 
     /// Waits until the primary's source has ended and everything of it is decoded and durable; gives the state then.
@@ -190,7 +192,7 @@ impl DecoderNode {
     /// The node halted or stopped before.
     pub async fn source_decoded(&self) -> Result<NodeState, NodeError> {
         let mut state = self.state();
-        let done = |state: &NodeState| state.source_ended && state.applied_lsn >= state.received_lsn;
+        let done = |state: &NodeState| state.source_ended && state.applied_lsn.min(state.decoded_lsn) >= state.received_lsn;
         let reached = state.wait_for(|state| done(state) || state.halted).await;
         let reached = reached.map_err(|_| NodeError::Internal("the node has stopped".to_owned()))?.clone();
         if done(&reached) { Ok(reached) } else { Err(NodeError::Halted(reached.last_error)) }

@@ -23,7 +23,7 @@
 //! | `dependency`, `remove` | DROP of everything: what depends on it, what goes with it |
 //! | `column` | what a column is |
 //! | `rows` | makes catalog rows |
-//! | `object` | all statements on objects by name |
+//! | `object`, `object_action` | all statements on objects by name |
 
 pub(crate) mod alter_column;
 pub(crate) mod alter_table;
