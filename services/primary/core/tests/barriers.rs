@@ -1,7 +1,5 @@
 //! Consumers and faults of a scenario, at barriers of simulated time.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
-
 use pg_types::{Lsn, PgVersion, RecordBody, WalRecord, Xid};
 use primary_core::rng::seeded;
 use primary_core::{Engine, MemorySink, Overrides, RunSummary, Scenario, Step, TransactionTruth, VirtualClock};

@@ -1,7 +1,5 @@
 //! What the incidents are made of, counted: messages, NEW_CID records and command ids per statement, for every version.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
-
 use std::collections::BTreeSet;
 
 use pg_types::{InvalidationKind, InvalidationMessage, PgVersion, RecordBody, WalRecord, Xid};

@@ -1,8 +1,6 @@
 //! A run that is ended early leaves a log as good as any: open transactions rolled back, nothing running, a switch; and another
 //! follows.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report")]
-
 use pg_types::{PgVersion, RecordBody, WalRecord};
 use primary_core::{Engine, MemorySink, Overrides, PrimaryError, Scenario, Step, VirtualClock, rng};
 

@@ -1,8 +1,6 @@
 //! VACUUM leaves what a consumer of the log still needs: the engine is told by `Engine::set_horizon` and, of catalogs alone, by
 //! `Engine::set_catalog_horizon`.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
-
 use pg_types::{PgVersion, RecordBody, Xid};
 use primary_core::rng::seeded;
 use primary_core::{Engine, MemorySink, Overrides, Scenario, Step, VirtualClock};

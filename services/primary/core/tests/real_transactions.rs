@@ -1,14 +1,10 @@
 //! Transactions of every kind write what PostgreSQL 13 to 18 wrote: recorded logs in `tests/golden_xact`, step by step.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
-
-mod support;
-
+use crate::support::{Lines, Recorded, compare};
 use pg_types::record::{PruneReason, xinfo};
 use pg_types::{InvalidationMessage, PgVersion, RecordBody, WalRecord, Xid};
 use primary_core::rng::seeded;
 use primary_core::{MemorySink, Overrides, Scenario, VirtualClock};
-use support::{Lines, Recorded, compare};
 
 /// Tables as the recording's, and a server with prepared transactions.
 const SETUP: &str = "name = 'test'\nstory = 'A step.'\nseed = 1\n[server]\nmax_prepared_transactions = 10\n\

@@ -1,7 +1,5 @@
 //! Scenario files: what is wrong is said with its place, sizes can be overridden, nothing is too large.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
-
 use pg_types::{FullXid, Oid, PgVersion};
 use primary_core::rng::seeded;
 use primary_core::{

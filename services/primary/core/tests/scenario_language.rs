@@ -1,7 +1,5 @@
 //! What a scenario can say about when, how often and on what: rates, distributions, mixes, loops, patterns.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
-
 use std::collections::BTreeMap;
 
 use pg_types::PgVersion;

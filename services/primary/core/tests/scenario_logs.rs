@@ -1,8 +1,6 @@
 //! The shipped scenarios as real logs: PostgreSQL's own pg_waldump 15 and 18 read every segment of them and find the same records,
 //! statistics and words as we do, each version can write them, and the same seed gives the same bytes.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -11,9 +9,7 @@ use pg_wal::writer::{WalWriter, WriterConfig};
 use primary_core::rng::seeded;
 use primary_core::{Placed, RunSummary, Scenario, SinkError, VirtualClock, WalSink};
 
-#[path = "support/pg_waldump.rs"]
-mod pg_waldump;
-use pg_waldump::{Log, PgWaldump};
+use crate::support::pg_waldump::{Log, PgWaldump};
 
 /// A log on disk.
 struct LogSink(WalWriter);

@@ -1,8 +1,6 @@
 //! Texts that are nearly scenarios: whatever is changed in one that ships, reading it never panics, takes no unbounded work, and
 //! every error has a place in the text.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
-
 use primary_core::{Overrides, Scenario};
 use proptest::prelude::*;
 

@@ -1,7 +1,5 @@
 //! Sessions that connect and leave: what they leave behind, which temporary schemas they find, and how many there may be.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
-
 use pg_types::{Oid, PgVersion, RecordBody, catalog};
 use primary_core::rng::seeded;
 use primary_core::{Engine, MemorySink, Overrides, PrimaryError, RunSummary, Scenario, Step, TransactionTruth, VirtualClock};

@@ -1,20 +1,15 @@
 //! Every statement on objects gives the records that PostgreSQL 13 to 18 wrote for it: `tests/golden/statements.toml` says them
 //! as SQL and as steps, `tests/golden/statements` has what real servers logged (by `record.py`).
 
-#![allow(clippy::unwrap_used)] // Tests may unwrap: a panic there is the report.
-
-#[path = "support/statement_lines.rs"]
-mod statement_lines;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::support::statement_lines::StatementLines;
 use pg_types::{InvalidationKind, PgVersion, RecordBody, WalRecord};
 use pg_wal::{WalDir, WalReader};
 use primary_core::rng::seeded;
 use primary_core::{MemorySink, Overrides, Scenario, VirtualClock};
 use serde::Deserialize;
-use statement_lines::StatementLines;
 
 /// The file of statements.
 #[derive(Deserialize)]

@@ -1,8 +1,6 @@
 //! A scenario with every kind of transaction as a real log: PostgreSQL's own pg_waldump reads it and words every record as ours
 //! does, each version can write it, and the same seed gives the same bytes.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
-
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -12,9 +10,7 @@ use pg_wal::{WalDir, WalReader};
 use primary_core::rng::seeded;
 use primary_core::{Overrides, Placed, RunSummary, Scenario, SinkError, VirtualClock, WalSink};
 
-#[path = "support/pg_waldump.rs"]
-mod pg_waldump;
-use pg_waldump::{Log, PgWaldump};
+use crate::support::pg_waldump::{Log, PgWaldump};
 
 const SCENARIO: &str = include_str!("support/every_kind.toml");
 

@@ -1,15 +1,11 @@
 //! AdminService: slots are made, listed page by page, and deleted with care; the server says what it is.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report")]
-
-mod support;
-
 use service_kit::status::{Reason, reason_of};
 use tonic::Code;
 use tonic_types::StatusExt;
 use walstorm_proto::admin::v1 as pb;
 
-use support::{Node, fixture, from_slot, start};
+use crate::support::{self, Node, fixture, from_slot, start};
 
 /// A request for a slot.
 fn create(slot_id: &str, start_lsn: u64) -> pb::CreateSlotRequest {

@@ -1,20 +1,14 @@
 //! Archives as a consumer sees them: the same stream as from the directory, whatever store it is in and whatever goes wrong.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report")]
-
-#[path = "support/s3.rs"]
-mod s3;
-mod support;
-
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use crate::support::s3::{self, S3};
+use crate::support::{self, Kind, Node, Stream, fixture, from_slot, raw_records, records, segments, start};
 use primary_node::PrimaryConfig;
-use s3::S3;
 use service_kit::status::{Reason, reason_of};
-use support::{Kind, Node, Stream, fixture, from_slot, raw_records, records, segments, start};
 use tonic::Code;
 use tonic::transport::Channel;
 use walstorm_proto::admin::v1 as admin;

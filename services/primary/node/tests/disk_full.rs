@@ -4,16 +4,13 @@
 //! up room until it is removed. That needs root, or a kernel that lets users have namespaces.
 
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, reason = "a panic is the report")]
-
-mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use support::program::{Program, clean, primary};
-use support::{Node, from_slot, raw_records, records, start};
+use crate::support::program::{Program, clean, primary};
+use crate::support::{self, Node, from_slot, raw_records, records, start};
 use tonic::transport::Channel;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;

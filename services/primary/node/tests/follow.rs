@@ -1,13 +1,9 @@
 //! A directory that grows is followed; a half-copied segment is waited for, not reported.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report")]
-
-mod support;
-
 use std::path::PathBuf;
 use std::time::Duration;
 
-use support::{Kind, Node, fixture, raw_records, records, segments, start};
+use crate::support::{self, Kind, Node, fixture, raw_records, records, segments, start};
 
 #[tokio::test]
 async fn new_segments_are_served_as_they_arrive() {

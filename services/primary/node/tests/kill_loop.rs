@@ -4,21 +4,17 @@
 //! The program plays a scenario as fast as it can on the wall clock, removes WAL that its slot no longer needs, and is killed while
 //! it starts, while it compares what it has, while it writes, while it makes segments. The consumer lives on, in this process.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report")]
-
-mod support;
-
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::support::program::{Program, clean, primary};
+use crate::support::{from_slot, raw_records};
 use pg_types::{Lsn, PgVersion, RecordBody, Xid};
 use pg_wal::RecordHeader;
 use pg_wal::writer::{LogEnd, RecordPlacer};
 use primary_core::rng::{Rng, seeded};
 use primary_core::{Engine, Placed, Scenario, SinkError, Step, VirtualClock, WalSink};
-use support::program::{Program, clean, primary};
-use support::{from_slot, raw_records};
 use tokio_stream::wrappers::ReceiverStream;
 use walstorm_proto::admin::v1 as admin;
 use walstorm_proto::admin::v1::admin_service_client::AdminServiceClient;
@@ -245,7 +241,7 @@ async fn no_moment_to_be_killed_loses_repeats_or_changes_anything() {
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse().ok());
     let kills = number("WALSTORM_KILLS").unwrap_or(KILLS);
     let seed: u64 = number("WALSTORM_KILL_SEED").unwrap_or_else(|| u64::from(std::process::id()));
-    println!("again: WALSTORM_KILL_SEED={seed} cargo nextest run -p primary-node --test kill_loop --no-capture");
+    println!("again: WALSTORM_KILL_SEED={seed} cargo nextest run -p primary-node --test main kill_loop --no-capture");
     let mut rng = seeded(seed);
     let mut draw = move |below: u64| rng.next_u64() % below;
     let folder = tempfile::tempdir().unwrap();

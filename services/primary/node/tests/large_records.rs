@@ -1,16 +1,12 @@
 //! Records that are larger than a message: they go out in fragments below 1 MiB that join to the whole.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report")]
-
-mod support;
-
 use pg_types::record::{CommitRecord, LogicalMessageRecord};
 use pg_types::{InvalidationMessage, Oid, RecordBody, Xid};
 use pg_wal::writer::{WalWriter, WriterConfig};
 use prost::Message;
 use walstorm_proto::primary::v1 as pb;
 
-use support::{Kind, Node, from_slot, raw_records, records, start};
+use crate::support::{Kind, Node, from_slot, raw_records, records, start};
 
 const MESSAGES: usize = 150_000;
 const SUBXIDS: usize = 200_000;

@@ -1,9 +1,5 @@
 //! Logical slots: CreateSlot waits until WAL can be decoded from somewhere, or says for which transactions it waits.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report")]
-
-mod support;
-
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -20,8 +16,8 @@ use tonic_types::StatusExt;
 use walstorm_proto::admin::v1 as pb;
 use walstorm_proto::admin::v1::admin_service_client::AdminServiceClient;
 
-use support::program::{Program, clean, primary};
-use support::{Node, config, fixture, from_slot, millis, records};
+use crate::support::program::{Program, clean, primary};
+use crate::support::{self, Node, config, fixture, from_slot, millis, records};
 
 /// A scenario that writes a little, and lists what runs once an hour.
 const QUIET: &str = r#"

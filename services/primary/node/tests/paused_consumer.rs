@@ -1,10 +1,6 @@
 //! A consumer that sleeps for an hour of virtual time: its slot keeps everything, or is lost by the limit and says so. Consumers of
 //! the scenario itself have slots, too; and a scenario waits for those of clients.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report")]
-
-mod support;
-
 use std::path::Path;
 use std::time::Duration;
 
@@ -18,7 +14,7 @@ use tonic::Code;
 use walstorm_proto::admin::v1::{self as admin, SlotKind, SlotState};
 use walstorm_proto::primary::v1 as pb;
 
-use support::{Node, Stream, from_slot, millis, raw_records, records};
+use crate::support::{self, Node, Stream, from_slot, millis, raw_records, records};
 
 /// Half a minute more than an hour.
 const HOUR: &str = r#"

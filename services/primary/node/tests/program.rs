@@ -1,10 +1,6 @@
 //! The program: it says where it listens, answers health and reflection, drains on SIGTERM, keeps positions over kill -9, and
 //! refuses wrong input in words.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report")]
-
-mod support;
-
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -22,9 +18,9 @@ use walstorm_proto::admin::v1::admin_service_client::AdminServiceClient;
 use walstorm_proto::primary::v1 as pb;
 use walstorm_proto::primary::v1::primary_service_client::PrimaryServiceClient;
 
+use crate::support::{self, fixture};
 use pb::stream_wal_request::Kind as RequestKind;
 use pb::stream_wal_response::Kind;
-use support::fixture;
 
 /// A running program; killed when it goes out of scope.
 struct Program {

@@ -1,16 +1,12 @@
 //! Retention by slots and by size: a slot that keeps more WAL than it may is lost, its stream is told at once and why, and the run
 //! goes on.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report")]
-
-mod support;
-
 use std::path::Path;
 use std::time::Duration;
 
+use crate::support::{Node, from_slot, raw_records, records};
 use primary_node::PrimaryConfig;
 use service_kit::status::{Reason, reason_of};
-use support::{Node, from_slot, raw_records, records};
 use walstorm_proto::admin::v1 as admin;
 use walstorm_proto::primary::v1 as pb;
 

@@ -1,16 +1,12 @@
 //! Runs that clients ask for: accepted once, told to the end, found again, cancelled, limited; and the log they leave.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report")]
-
-mod support;
-
 use std::path::Path;
 
+use crate::support::{self, Node, millis};
 use pg_types::{Lsn, RecordBody};
 use pg_wal::{WalDir, WalReader};
 use primary_node::config::PrimaryConfig;
 use service_kit::status::{Reason, metadata_of, reason_of};
-use support::{Node, millis};
 use tonic::{Status, Streaming};
 use tonic_types::StatusExt;
 use walstorm_proto::admin::v1 as admin;

@@ -1,14 +1,11 @@
 //! The program while it plays runs: killed at any moment or told to stop, it goes on with the run when it is started again, and the
 //! log is the one of a run that nobody disturbed.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report")]
-
-mod support;
-
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use crate::support;
 use tonic::transport::Channel;
 use walstorm_proto::primary::v1 as pb;
 use walstorm_proto::primary::v1::primary_service_client::PrimaryServiceClient;

@@ -1,14 +1,10 @@
 //! The simulated source: a scenario is played into the log while streams read it, and a run that was cut off goes on.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report")]
-
-mod support;
-
 use std::path::Path;
 
+use crate::support::{self, Node, Record, raw_records, records, segments, start, truncate};
 use primary_node::config::{ClockMode, PrimaryConfig};
 use primary_node::{Error, PrimaryNode};
-use support::{Node, Record, raw_records, records, segments, start, truncate};
 
 /// A small run.
 fn config(data: &Path) -> PrimaryConfig {

@@ -1,9 +1,5 @@
 //! Many clients, slow ones, dead ones and hostile ones: none costs the others anything, and each is bounded and shown.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report")]
-
-mod support;
-
 use std::path::Path;
 use std::time::Duration;
 
@@ -15,8 +11,8 @@ use tonic::transport::Channel;
 use walstorm_proto::admin::v1 as admin;
 use walstorm_proto::primary::v1 as pb;
 
-use support::proxy::Proxy;
-use support::{Kind, Node, Stream, config, from_slot, millis, pb_from, raw_records, records, start};
+use crate::support::{self, proxy::Proxy};
+use crate::support::{Kind, Node, Stream, config, from_slot, millis, pb_from, raw_records, records, start};
 
 /// Most that a stream may hold: a batch or piece that is ready, and two that wait for the connection.
 const BUFFERED_MAX: u64 = 3 * (1 << 20);

@@ -1,9 +1,5 @@
 //! StreamInvalidations over real WAL: one message a catalog-changing commit, resumption, lost history.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report")]
-
-mod support;
-
 use pg_types::record::CommitRecord;
 use pg_types::{InvalidationMessage, Oid, RecordBody, Xid};
 use pg_wal::writer::{WalWriter, WriterConfig};
@@ -13,8 +9,8 @@ use service_kit::status::{Reason, reason_of};
 use tonic::{Status, Streaming};
 use walstorm_proto::primary::v1 as pb;
 
+use crate::support::{Node, fixture, millis, segments};
 use pb::stream_invalidations_response::Kind;
-use support::{Node, fixture, millis, segments};
 
 /// Opens a stream.
 async fn open(node: &Node, request: pb::StreamInvalidationsRequest) -> Streaming<pb::StreamInvalidationsResponse> {

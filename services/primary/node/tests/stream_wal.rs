@@ -1,16 +1,12 @@
 //! StreamWal over real WAL: positions, credits, keepalives, takeover, draining, and each of its errors.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report")]
-
-mod support;
-
 use pg_types::Lsn;
 use service_kit::status::{Reason, metadata_of, reason_of};
 use tonic::Code;
 use tonic_types::StatusExt;
 use walstorm_proto::primary::v1 as pb;
 
-use support::{Kind, Node, fixture, from_slot, millis, raw_records, records, segments, start};
+use crate::support::{self, Kind, Node, fixture, from_slot, millis, raw_records, records, segments, start};
 
 #[tokio::test]
 async fn raw_batches_hold_every_record_verbatim_and_in_order() {

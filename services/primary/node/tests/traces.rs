@@ -1,9 +1,5 @@
 //! The primary's spans: one `transaction` for each sampled commit however many streams read it, `send wal` linked to them.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report")]
-
-mod support;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -13,7 +9,7 @@ use service_kit::telemetry::{Export, SpanFile, WalId};
 use service_kit::{Drain, SystemClock};
 use walstorm_proto::primary::v1 as pb;
 
-use support::{Node, fixture, start};
+use crate::support::{self, Node, fixture, start};
 
 /// All spans of a file of OTLP JSON lines.
 fn spans(path: &std::path::Path) -> Vec<Value> {

@@ -1,9 +1,5 @@
 //! The typed encoding tells the same transactions as the raw one.
 
-#![allow(clippy::unwrap_used, reason = "a panic is the report")]
-
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use pg_types::{InvalidationKind, InvalidationMessage, RecordBody, WalRecord};
@@ -11,8 +7,8 @@ use pg_wal::{Crc, WalProfile, decode_bytes};
 use walstorm_proto::primary::v1 as pb;
 use walstorm_proto::wal::v1 as wal;
 
+use crate::support::{self, Node, fixture, raw_records, start};
 use pb::typed_record::Kind;
-use support::{Node, fixture, raw_records, start};
 
 /// What both encodings must agree on: everything that has an xid, by LSN.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark's panic is its report")]
 
+#[allow(dead_code, reason = "the tests use the rest")]
 #[path = "../tests/support/fixtures.rs"]
 mod fixtures;
 

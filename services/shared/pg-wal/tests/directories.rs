@@ -1,7 +1,5 @@
 //! Directories that change, and files that are none.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
-
 use pg_types::record::LogicalMessageRecord;
 use pg_types::{Lsn, RecordBody, Xid};
 use pg_wal::writer::{WalWriter, WriterConfig};

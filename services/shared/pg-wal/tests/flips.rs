@@ -1,21 +1,15 @@
 //! One flipped bit anywhere: found, with position, file and reason, or in bytes that nothing covers.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
-
-#[path = "support/fixtures.rs"]
-mod fixtures;
-#[path = "support/raw_log.rs"]
-mod raw_log;
-
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use crate::support::fixtures;
+use crate::support::raw_log::RawLog;
 use pg_types::{Lsn, PgVersion};
 use pg_wal::text::Text;
 use pg_wal::{WalDir, WalEnd, WalReader, describe};
 use rand::{RngExt, SeedableRng};
-use raw_log::RawLog;
 
 /// What reading a directory gave: each record's position and checksum, and the end. Nothing if it could not be opened.
 type Reading = Option<(Vec<(Lsn, u32)>, WalEnd)>;

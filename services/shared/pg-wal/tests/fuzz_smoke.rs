@@ -1,7 +1,5 @@
 //! The fuzz targets on the stable toolchain: over their named seeds, and over thousands of mutations of them.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
-
 #[path = "../fuzz/targets.rs"]
 mod targets;
 

@@ -1,11 +1,6 @@
 //! Every record of the recorded logs, against what the server's own pg_waldump said.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
-
-#[path = "support/fixtures.rs"]
-mod fixtures;
-
-use fixtures::{Line, parse, unpack, waldump};
+use crate::support::fixtures::{Line, parse, unpack, waldump};
 use pg_types::PgVersion;
 use pg_wal::describe;
 use pg_wal::text::Text;

@@ -1,13 +1,8 @@
 //! What typed records say, against what the server's own pg_waldump said of them: transactions, messages, relations, places.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
-
-#[path = "support/fixtures.rs"]
-mod fixtures;
-
 use std::collections::BTreeMap;
 
-use fixtures::{Line, RECORDED, parse, unpack, waldump};
+use crate::support::fixtures::{Line, RECORDED, parse, unpack, waldump};
 use pg_types::record::{AbortRecord, CommitRecord};
 use pg_types::{InvalidationMessage, Oid, RecordBody, RelFileLocator, Tid, Xid};
 use pg_wal::text::Text;

@@ -1,13 +1,9 @@
 //! 14 and 17, whose logs were recorded without a pg_waldump beside them: everything decodes as something, what belongs together
 //! agrees, and a line of each operation is the one that was checked by hand (`described.txt`).
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
-
-#[path = "support/fixtures.rs"]
-mod fixtures;
-
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::support::fixtures;
 use pg_types::record::PrepareRecord;
 use pg_types::{PgVersion, RecordBody, Xid};
 use pg_wal::text::Text;

@@ -1,16 +1,11 @@
 //! Where records start, how logs end, and that growing ones are followed.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
-
-#[path = "support/raw_log.rs"]
-mod raw_log;
-
 use std::fs;
 use std::path::Path;
 
+use crate::support::raw_log::{self, PAGE, RawLog, SEGMENT, name};
 use pg_types::{Lsn, RecordBody};
 use pg_wal::{EndReason, WalDir, WalEnd, WalError, WalReader};
-use raw_log::{PAGE, RawLog, SEGMENT, name};
 
 /// Positions of all records from `start` on, and the end.
 fn read_from(dir: &Path, start: Option<Lsn>) -> (Vec<Lsn>, WalEnd) {

@@ -1,8 +1,6 @@
 //! What a crash leaves at the end of a log: wherever it is cut, zeroed or overwritten with something else, exactly the records
 //! before the damage are found again, and the log goes on behind them as PostgreSQL's would.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
-
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -12,8 +10,7 @@ use pg_types::{Lsn, RecordBody, Xid};
 use pg_wal::writer::{LogTail, WalWriter, WriterConfig};
 use pg_wal::{WalDir, WalReader};
 
-mod support;
-use support::{pg_waldump, pg18_bin};
+use crate::support::{pg_waldump, pg18_bin};
 
 /// Bytes of a segment.
 const SEGMENT: u64 = 1 << 20;

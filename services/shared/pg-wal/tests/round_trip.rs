@@ -1,7 +1,5 @@
 //! What is encoded is decoded again, for every version: `decode(encode(body)) == body`.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
-
 use pg_types::record::*;
 use pg_types::{CommandId, FullXid, InvalidationMessage, Lsn, Oid, PgVersion, RecordBody, RelFileLocator, Tid, Timestamp, Xid};
 use pg_wal::encode::Encoder;
@@ -10,8 +8,7 @@ use pg_wal::{Crc, EndReason, WalDir, WalProfile, WalReader, decode_bytes};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-mod support;
-use support::every_kind;
+use crate::support::every_kind;
 
 fn xid() -> impl Strategy<Value = Xid> {
     any::<u32>().prop_map(Xid)

@@ -6,8 +6,7 @@ use pg_types::record::LogicalMessageRecord;
 use pg_types::{Lsn, RecordBody, Xid};
 use pg_wal::writer::{LogEnd, WalWriter, WriterConfig};
 
-mod support;
-use support::{every_kind, pg_waldump, pg18_bin};
+use crate::support::{every_kind, pg_waldump, pg18_bin};
 
 /// 1 MiB segments, so that a test crosses many.
 fn config() -> WriterConfig {

@@ -1,6 +1,9 @@
 //! Records as lines that two servers can be compared by: what the catalog and transaction model must say, without what depends on
 //! where rows happen to lie or on the clock. Xids and oids of users' objects are numbered in the order of appearance.
 
+pub(crate) mod pg_waldump;
+pub(crate) mod statement_lines;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 

@@ -1,9 +1,8 @@
 //! What the tests of a running primary share: a fixture on disk, a node in this process, and a client.
 
-#![allow(dead_code, clippy::unwrap_used, reason = "every test file uses its part; a panic here is a test's report")]
-
 pub(crate) mod program;
 pub(crate) mod proxy;
+pub(crate) mod s3;
 
 use std::path::{Path, PathBuf};
 

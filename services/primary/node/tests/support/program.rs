@@ -1,7 +1,5 @@
 //! The program as a process of its own, for tests that kill it.
 
-#![allow(dead_code, reason = "not every test uses all of it")]
-
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

@@ -1,7 +1,5 @@
 //! A TCP proxy in front of a node, whose two directions a test can throttle to the byte, or stop like a cable that was pulled.
 
-#![allow(dead_code, clippy::unwrap_used, reason = "every test file uses its part; a panic here is a test's report")]
-
 use std::net::SocketAddr;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -1,7 +1,5 @@
 //! A small S3 server: enough of ListObjectsV2, GET with ranges and HEAD that a real client can be tested, and faults on demand.
 
-#![allow(clippy::unwrap_used, reason = "a panic is a test's report")]
-
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt::Write as _;

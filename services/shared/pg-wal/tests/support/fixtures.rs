@@ -1,7 +1,5 @@
 //! The recorded logs of real servers, unpacked, and what their own pg_waldump said of them.
 
-#![allow(dead_code, reason = "not every test uses all of it")]
-
 use std::path::{Path, PathBuf};
 
 use pg_types::{Lsn, PgVersion};

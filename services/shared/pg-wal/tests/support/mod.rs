@@ -1,6 +1,7 @@
 //! What the writer's tests share: records of every kind, and the real `pg_waldump` 18.
 
-#![allow(dead_code, reason = "each test uses its part")]
+pub(crate) mod fixtures;
+pub(crate) mod raw_log;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

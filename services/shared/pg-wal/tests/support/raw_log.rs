@@ -1,7 +1,5 @@
 //! Logs made byte by byte, so that a test can break them where it wants. Knows pages, records and checksums on its own.
 
-#![allow(dead_code, reason = "not every test uses all of it")]
-
 use std::path::Path;
 
 use pg_types::Lsn;
