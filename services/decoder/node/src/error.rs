@@ -144,6 +144,17 @@ pub enum NodeError {
     Internal(String),
 }
 
+impl NodeError {
+    /// The limit of spill files, if that was reached.
+    #[must_use]
+    pub fn spill_limit(&self) -> Option<u64> {
+        match self {
+            Self::Decode(DecodeError::Spill(SpillError { failure: SpillFailure::Limit { bytes_max }, .. })) => Some(*bytes_max),
+            _ => None,
+        }
+    }
+}
+
 /// What the node does about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {

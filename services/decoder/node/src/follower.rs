@@ -19,6 +19,7 @@ use crate::error::{NodeError, Remedy};
 use crate::flusher::{FlushQueue, Flusher};
 use crate::output_log::OutputLog;
 use crate::pipeline::{Arrival, Outlets, Pipeline};
+use crate::received_ends::ReceivedEnds;
 use crate::server::Serving;
 use crate::sink::EventSink;
 use crate::state::{NodeState, OutputProgress};
@@ -86,6 +87,8 @@ pub(crate) struct Follower {
 struct Run {
     /// To the decoding thread.
     arrivals: mpsc::Sender<Arrival>,
+    /// What of it is not decoded yet.
+    ahead: ReceivedEnds,
     /// The decoding thread's end.
     decoded: oneshot::Receiver<Result<(), NodeError>>,
     /// To the flusher.
@@ -106,7 +109,10 @@ impl Follower {
                 state.connected = false;
                 state.halted = halted;
                 state.last_error = error.to_string();
+                state.spill_limit = error.spill_limit();
             });
+            // Whoever waits for output looks at the state again.
+            self.output.send_modify(|_| ());
             if halted {
                 tracing::error!(%error, "the decoder has stopped; it serves what it has decoded, and needs help to go on");
                 drain.draining().await;
@@ -138,7 +144,7 @@ impl Follower {
         };
         let mut run = self.begin(checkpoint.clone(), begun).await?;
         let followed = tokio::select! {
-            followed = self.follow(&checkpoint, opened, &run.arrivals) => followed,
+            followed = self.follow(&checkpoint, opened, &run.arrivals, &run.ahead) => followed,
             flushed = thread_end(&mut run.flushed) => flushed.and(Err(NodeError::Internal("the flusher ended".to_owned()))),
         };
         self.state.send_modify(|state| state.connected = false);
@@ -247,18 +253,19 @@ impl Follower {
         let (arrivals, receiver) = mpsc::channel(ARRIVALS);
         let spans = TransactionSpans::new(self.tracer.clone(), Arc::clone(&self.clock), &self.checked.profile.name);
         let (checked, interval) = (self.checked.clone(), self.config.flush_interval);
-        let wal = WalProfile::of(checkpoint.version);
+        let ahead = ReceivedEnds::new(WalProfile::of(checkpoint.version));
+        let received = ahead.clone();
         // What is in the log already is the end of output, even beyond the checkpoint: it is not given out again.
         let resumed = Checkpoint { output_end: writer.end(), ..checkpoint };
         let decoded = on_thread("decode", move || {
             let sink = EventSink::new(writer.end(), spans);
-            Pipeline::new(checked, wal, resumed, writer, sink, interval, outlets)?.run(receiver)
+            Pipeline::new(checked, received, resumed, writer, sink, interval, outlets)?.run(receiver)
         })?;
         let flushed = on_thread("flush", move || flusher.run())?;
         if let Some(before) = self.serving.send_replace(Some(Arc::new(serving))) {
             before.over.cancel();
         }
-        Ok(Run { arrivals, decoded, flusher: queue, flushed })
+        Ok(Run { arrivals, ahead, decoded, flusher: queue, flushed })
     }
 
     /// Opens the stream at `from` until it opens; `None` if the node stops before.
@@ -307,6 +314,7 @@ impl Follower {
         checkpoint: &Checkpoint,
         mut opened: Option<Opened>,
         arrivals: &mpsc::Sender<Arrival>,
+        ahead: &ReceivedEnds,
     ) -> Result<(), NodeError> {
         loop {
             let from = self.state.borrow().received_lsn;
@@ -320,7 +328,7 @@ impl Follower {
             let started = &stream.started;
             self.check_wal(checkpoint, started.system_id, started.timeline, started.pg_version)?;
             tracing::info!(from = %Lsn(stream.started.start_lsn), primary = %self.config.primary.endpoint, "following");
-            match self.upstream.follow(stream, arrivals).await {
+            match self.upstream.follow(stream, arrivals, ahead).await {
                 Ok(Ended::Stopped | Ended::DecoderGone) => return Ok(()),
                 Err(error) if error.remedy() == Remedy::Halt => return Err(error),
                 Err(error) => {

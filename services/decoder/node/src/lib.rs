@@ -14,6 +14,7 @@ mod measure;
 mod node;
 pub mod output_log;
 mod pipeline;
+mod received_ends;
 mod server;
 mod sink;
 mod spill;

@@ -23,6 +23,7 @@ use crate::costliest::Costliest;
 use crate::error::NodeError;
 use crate::flusher::{FlushQueue, FlushRequest};
 use crate::output_log::LogWriter;
+use crate::received_ends::ReceivedEnds;
 use crate::sink::EventSink;
 use crate::spill::FileSpill;
 use crate::state::{NodeState, OutputProgress};
@@ -34,7 +35,7 @@ const WAITING_MAX: usize = 256;
 #[derive(Debug)]
 pub(crate) enum Arrival {
     /// Whole records.
-    Batch(Batch),
+    Batch(Arc<Batch>),
     /// Nothing more before this LSN.
     Progress {
         /// Everything before it has arrived.
@@ -65,11 +66,13 @@ pub(crate) struct Pipeline {
     /// Settings.
     pub(crate) checked: Checked,
     /// How records of this WAL are laid out.
-    pub(crate) wal: &'static WalProfile,
+    wal: &'static WalProfile,
+    /// What has arrived and is not decoded yet.
+    ahead: ReceivedEnds,
     /// The decoder, once the database is known.
     decoder: Option<Decoder>,
     /// Batches from before that; the checkpoint stays before them.
-    waiting: Vec<Batch>,
+    waiting: Vec<Arc<Batch>>,
     /// Takes what is decoded.
     sink: EventSink,
     /// Where it goes.
@@ -107,7 +110,7 @@ impl Pipeline {
     /// The folder for spill files cannot be used.
     pub(crate) fn new(
         checked: Checked,
-        wal: &'static WalProfile,
+        ahead: ReceivedEnds,
         checkpoint: Checkpoint,
         writer: LogWriter,
         sink: EventSink,
@@ -116,7 +119,8 @@ impl Pipeline {
     ) -> Result<Self, NodeError> {
         let mut pipeline = Self {
             checked,
-            wal,
+            wal: ahead.wal(),
+            ahead,
             decoder: None,
             waiting: Vec::new(),
             sink,
@@ -168,7 +172,7 @@ impl Pipeline {
     }
 
     /// Decodes a batch, or keeps it until the database is known.
-    fn batch(&mut self, batch: Batch) -> Result<(), NodeError> {
+    fn batch(&mut self, batch: Arc<Batch>) -> Result<(), NodeError> {
         if self.decoder.is_some() {
             return self.decode(&batch);
         }
@@ -222,7 +226,7 @@ impl Pipeline {
         let catalog = Arc::clone(&self.checked.catalog);
         let spill = FileSpill::open(self.checked.spill.clone())?;
         let decoder = if self.checkpoint.consistent { Decoder::resume(config, catalog) } else { Decoder::new(config, catalog) };
-        self.decoder = Some(decoder.spill_to(Box::new(spill)));
+        self.decoder = Some(decoder.spill_to(Box::new(spill)).know_status(Box::new(self.ahead.clone())));
         Ok(())
     }
 
@@ -247,6 +251,7 @@ impl Pipeline {
             decoder.process(&record, &mut self.sink)?;
         }
         self.sink.spans.end_batch(span);
+        self.ahead.decoded(batch.end);
         self.checkpoint.decoded_lsn = self.checkpoint.decoded_lsn.max(batch.end);
         Ok(())
     }
@@ -316,7 +321,7 @@ impl Pipeline {
 /// The records of a batch: start, end and bytes of each.
 ///
 /// Items are errors where the batch contradicts itself.
-fn places(batch: &Batch) -> impl Iterator<Item = Result<(Lsn, Lsn, &[u8]), NodeError>> {
+pub(crate) fn places(batch: &Batch) -> impl Iterator<Item = Result<(Lsn, Lsn, &[u8]), NodeError>> {
     let raw = &batch.raw;
     let bad = move |reason: &str| NodeError::Batch { lsn: batch.start, reason: reason.to_owned() };
     let ends = raw.offsets.iter().skip(1).map(|at| *at as usize).chain([raw.records.len()]);

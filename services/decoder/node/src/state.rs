@@ -14,6 +14,8 @@ pub struct NodeState {
     pub last_error: String,
     /// The node has given up: only a person can help.
     pub halted: bool,
+    /// The limit of spill files, in bytes, if that is why.
+    pub spill_limit: Option<u64>,
     /// Everything before it has arrived.
     pub received_lsn: Lsn,
     /// Every record before it is decoded.
@@ -45,6 +47,7 @@ impl Default for NodeState {
             snapshot: SnapBuildState::Start,
             last_error: String::new(),
             halted: false,
+            spill_limit: None,
             received_lsn: Lsn::INVALID,
             decoded_lsn: Lsn::INVALID,
             output_end: Lsn::INVALID,

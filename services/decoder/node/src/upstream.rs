@@ -5,6 +5,7 @@
 //! The primary keeps WAL from `restart` on. Backpressure comes from the bounded channel to the decoding thread, through HTTP/2's
 //! windows, so the node gives all the credit there is.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use opentelemetry::trace::SpanContext;
@@ -28,6 +29,7 @@ use walstorm_proto::primary::v1::stream_wal_response::Kind as ResponseKind;
 
 use crate::error::NodeError;
 use crate::pipeline::{Arrival, Batch, Joiner};
+use crate::received_ends::ReceivedEnds;
 use crate::server::convert;
 use crate::state::NodeState;
 
@@ -145,7 +147,12 @@ impl Upstream {
     }
 
     /// Hands batches on and reports positions until the stream ends.
-    pub(crate) async fn follow(&self, opened: Opened, arrivals: &mpsc::Sender<Arrival>) -> Result<Ended, NodeError> {
+    pub(crate) async fn follow(
+        &self,
+        opened: Opened,
+        arrivals: &mpsc::Sender<Arrival>,
+        ahead: &ReceivedEnds,
+    ) -> Result<Ended, NodeError> {
         let Opened { started, mut responses, requests } = opened;
         let mut joiner = Joiner::default();
         let mut pending: Option<Arrival> = None;
@@ -163,7 +170,12 @@ impl Upstream {
                     return Ok(Ended::Stopped);
                 }
                 permit = arrivals.reserve(), if pending.is_some() => match (permit, pending.take()) {
-                    (Ok(permit), Some(arrival)) => permit.send(arrival),
+                    (Ok(permit), Some(arrival)) => {
+                        if let Arrival::Batch(batch) = &arrival {
+                            ahead.received(Arc::clone(batch));
+                        }
+                        permit.send(arrival);
+                    }
                     _ => return Ok(Ended::DecoderGone),
                 },
                 () = arrivals.closed(), if pending.is_none() => return Ok(Ended::DecoderGone),
@@ -188,7 +200,9 @@ impl Upstream {
         feedback: &mut Feedback,
     ) -> Result<Option<Arrival>, NodeError> {
         match response.kind {
-            Some(ResponseKind::Batch(batch)) => self.on_batch(batch, joiner).map(|batch| batch.map(Arrival::Batch)),
+            Some(ResponseKind::Batch(batch)) => {
+                self.on_batch(batch, joiner).map(|batch| batch.map(|batch| Arrival::Batch(Arc::new(batch))))
+            }
             Some(ResponseKind::Keepalive(keepalive)) => {
                 let progress = Lsn(keepalive.progress_lsn);
                 self.state.send_modify(|state| {

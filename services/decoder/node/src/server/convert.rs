@@ -204,6 +204,7 @@ pub(crate) fn decoder_state(state: &NodeState, profile: &str, subscriptions: usi
         subscriptions: u32::try_from(subscriptions).unwrap_or(u32::MAX),
         transactions_decoded: state.transactions,
         work: Some(work(&state.work)),
+        ..pb::GetDecoderStateResponse::default()
     }
 }
 

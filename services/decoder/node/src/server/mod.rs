@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pg_types::PgVersion;
 use service_kit::server::MESSAGE_BYTES_MAX;
-use service_kit::status::{Reason, failure, invalid_field};
+use service_kit::status::{Reason, failure, invalid_field, reason_of};
 use service_kit::{Clock, Drain};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -169,7 +169,12 @@ impl DecoderService for Service {
     ) -> Result<Response<pb::GetDecoderStateResponse>, Status> {
         let subscriptions = self.shared.serving.borrow().as_ref().map_or(0, |s| s.subscriptions().streams());
         let state = self.shared.state.borrow().clone();
-        Ok(Response::new(convert::decoder_state(&state, &self.shared.profile, subscriptions)))
+        let limit = state.spill_limit.map(|bytes_max| status::spill_limit(&state.last_error, bytes_max));
+        Ok(Response::new(pb::GetDecoderStateResponse {
+            last_reason: limit.as_ref().and_then(reason_of).map_or("", Reason::as_str).to_owned(),
+            last_status: limit.map(|status| status.details().to_vec().into()).unwrap_or_default(),
+            ..convert::decoder_state(&state, &self.shared.profile, subscriptions)
+        }))
     }
 }
 

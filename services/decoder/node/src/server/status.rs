@@ -13,6 +13,9 @@ use crate::subscriptions::OpenError;
 /// What clients wait before they try again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
+/// The same where a person has to help first.
+const RETRY_AFTER_HALT: Duration = Duration::from_secs(30);
+
 /// There is no output log yet, or a new one takes its place.
 pub(super) fn not_ready(why: &str) -> Status {
     failure(Reason::NotReady, why).retry_after(RETRY_AFTER).into_status()
@@ -36,6 +39,15 @@ pub(super) fn open(error: &OpenError) -> Status {
 /// A limit is reached.
 fn limited(text: &str, subject: &str, limit: usize) -> Status {
     failure(Reason::StreamLimit, text).quota(subject, format!("at most {limit}")).retry_after(RETRY_AFTER).into_status()
+}
+
+/// The limit of spill files has halted the decoder. `error` says so.
+pub(super) fn spill_limit(error: &str, bytes_max: u64) -> Status {
+    failure(Reason::SpillLimit, error)
+        .metadata("bytesMax", bytes_max)
+        .quota("spill.bytes_max", format!("at most {bytes_max} bytes"))
+        .retry_after(RETRY_AFTER_HALT)
+        .into_status()
 }
 
 /// The output log cannot be read.

@@ -230,6 +230,9 @@ impl<'a> Stream<'a> {
         loop {
             let due = self.subscriber.due(self.started.elapsed()).map_err(|e| status::timeout(&e, self.flushed))?;
             let caught_up = self.prepare()?;
+            if caught_up && self.next.is_none() {
+                self.check_halt()?;
+            }
             if self.half_closed && self.is_done(caught_up) {
                 return Ok(());
             }
@@ -269,6 +272,12 @@ impl<'a> Stream<'a> {
                 () = sleep_until(wake) => {}
             }
         }
+    }
+
+    /// Nothing more will come from a decoder that a limit has halted.
+    fn check_halt(&self) -> Result<(), Status> {
+        let state = self.shared.state.borrow();
+        state.spill_limit.map_or(Ok(()), |bytes_max| Err(status::spill_limit(&state.last_error, bytes_max)))
     }
 
     /// Makes the next batch ready if there is one. True if everything that can be read was.
