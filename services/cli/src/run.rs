@@ -23,7 +23,6 @@ use service_kit::telemetry::{Export, TelemetryConfig, choose_export};
 
 pub mod cluster;
 pub mod ladder;
-pub mod looks_like;
 pub mod out_dir;
 pub mod paint;
 pub mod play;

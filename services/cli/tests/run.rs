@@ -144,7 +144,7 @@ fn tables_fit_and_nothing_steers_the_terminal() {
         assert!(line.chars().count() <= 120, "{} columns: {line}", line.chars().count());
         assert!(!line.chars().any(char::is_control), "{line:?}");
     }
-    for says in ["TRUNCATE of 21 relations", "0/B7A2A8", "pg96", "indexed", "The 10 costliest", "report.json"] {
+    for says in ["TRUNCATE of 21 tables", "0/B7A2A8", "pg96", "indexed", "The 10 costliest", "report.json"] {
         assert!(text.contains(says), "{says} is not in\n{text}");
     }
     assert!(!text.contains("DIFFERS"), "{text}");
@@ -173,7 +173,7 @@ fn json_lines_have_the_documented_keys() {
     assert!(of("standby").iter().all(|line| line["identical_snapshots"] == true && line["snapshots"].as_u64() > Some(50)));
     let transactions = of("transaction");
     assert_eq!(transactions[0]["rank"], 1);
-    let truncate = transactions.iter().find(|t| t["looks_like"].as_str().unwrap().starts_with("TRUNCATE of 21 relations"));
+    let truncate = transactions.iter().find(|t| t["looks_like"].as_str().unwrap().starts_with("TRUNCATE of 21 tables"));
     let truncate = truncate.unwrap_or_else(|| panic!("{transactions:?}"));
     let executed = |profile: &str| truncate["work"][profile]["messages_executed"].as_u64().unwrap();
     assert!(executed("pg13") > executed("pg18") && executed("pg18") > executed("indexed"), "{truncate}");

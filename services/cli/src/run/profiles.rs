@@ -7,12 +7,11 @@ use std::path::Path;
 
 use decoder_core::{DecodedTransaction, Profile, RegisteredCallbacks, WorkMem};
 use pg_types::record::ParameterChangeRecord;
-use pg_types::{InvalidationKind, Lsn, RecordBody, SysCacheTable, Work};
+use pg_types::{InvalidationKind, Lsn, PgVersion, RecordBody, SysCacheTable, Work};
 use pg_wal::{WalDir, WalReader};
 use standby_node::config::SizeSettings;
 
-use super::looks_like::looks_like;
-use super::report::{CacheCount, TransactionReport, WalReport, count_caches, steps};
+use super::report::{CacheCount, TransactionReport, WalReport, steps};
 use crate::compare::{Row, measure};
 use crate::wal_input::WalInput;
 
@@ -76,7 +75,7 @@ pub fn run(
         };
         rows.extend(row);
     }
-    let costliest = reports(dir, &transactions, works)?;
+    let costliest = reports(input.dir().identity().version, &transactions, works);
     Ok(Profiles { rows, costliest, steps_all })
 }
 
@@ -141,40 +140,35 @@ impl Ranking {
 
 /// The costliest transactions with what their commit records say.
 fn reports(
-    dir: &Path,
+    version: PgVersion,
     transactions: &[DecodedTransaction],
     mut works: HashMap<Lsn, Vec<(String, Work)>>,
-) -> anyhow::Result<Vec<TransactionReport>> {
-    let mut caches = commit_caches(dir, transactions)?;
+) -> Vec<TransactionReport> {
+    let table = SysCacheTable::of(version);
     let report = |t: &DecodedTransaction| {
-        let caches = caches.remove(&t.commit_lsn).unwrap_or_default();
         let kinds = InvalidationKind::ALL.iter().map(|kind| (kind.name(), t.messages.of(*kind)));
         TransactionReport {
             xid: t.xid.numeric(),
             commit_lsn: t.commit_lsn,
-            looks_like: looks_like(t, &caches),
+            looks_like: t.story().to_string(),
             rows: t.relations.iter().map(|r| r.insert + r.update + r.delete).sum(),
             messages: kinds.filter(|(_, n)| *n > 0).collect(),
-            caches,
+            caches: count_caches(t, table),
             work: works.remove(&t.commit_lsn).unwrap_or_default(),
         }
     };
-    Ok(transactions.iter().map(report).collect())
+    transactions.iter().map(report).collect()
 }
 
-/// The catcache messages in the commit records of these transactions.
-fn commit_caches(dir: &Path, transactions: &[DecodedTransaction]) -> anyhow::Result<HashMap<Lsn, Vec<CacheCount>>> {
-    let dir = WalDir::open(dir, None)?;
-    let table = SysCacheTable::of(dir.identity().version);
-    let mut found = HashMap::new();
-    for transaction in transactions {
-        let mut reader = WalReader::open(&dir, Some(transaction.commit_lsn))?;
-        let Some(raw) = reader.next()? else { continue };
-        if let RecordBody::Commit(commit) = raw.decode(dir.profile())?.body {
-            found.insert(transaction.commit_lsn, count_caches(&commit.messages, table));
-        }
-    }
-    Ok(found)
+/// A transaction's catcache messages by cache, most first, names of the WAL's version.
+fn count_caches(transaction: &DecodedTransaction, table: &SysCacheTable) -> Vec<CacheCount> {
+    let name = |id: u8| {
+        i8::try_from(id).ok().and_then(|id| table.id(id)).map_or_else(|| id.to_string(), |id| table.cache(id).name.to_owned())
+    };
+    let counts = transaction.footprint.caches().map(|(id, messages)| CacheCount { cache: name(id), messages });
+    let mut counts: Vec<CacheCount> = counts.collect();
+    counts.sort_by(|a, b| b.messages.cmp(&a.messages).then_with(|| a.cache.cmp(&b.cache)));
+    counts
 }
 
 /// What a WAL is: its identity, its size and what ends in it. Raises `settings` to what the server that wrote it had, as far as

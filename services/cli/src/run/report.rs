@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use pg_types::{InvalidationMessage, Lsn, SysCacheTable, Work};
+use pg_types::{Lsn, Work};
 use primary_core::ParameterValue;
 use serde::{Serialize, Serializer};
 
@@ -260,19 +260,4 @@ fn works<S: Serializer>(works: &[(String, Work)], serializer: S) -> Result<S::Ok
 #[must_use]
 pub fn steps(work: &Work) -> u64 {
     work.entries().filter(|(name, _)| !name.ends_with("_bytes")).map(|(_, n)| n).fold(0, u64::saturating_add)
-}
-
-/// Catcache messages by cache, most first, names of the WAL's version.
-#[must_use]
-pub fn count_caches(messages: &[InvalidationMessage], table: &SysCacheTable) -> Vec<CacheCount> {
-    let mut counts: BTreeMap<i8, u64> = BTreeMap::new();
-    for message in messages {
-        if let InvalidationMessage::Catcache { cache_id, .. } = message {
-            *counts.entry(*cache_id).or_default() += 1;
-        }
-    }
-    let name = |id: i8| table.id(id).map_or_else(|| id.to_string(), |id| table.cache(id).name.to_owned());
-    let mut counts: Vec<_> = counts.into_iter().map(|(id, messages)| CacheCount { cache: name(id), messages }).collect();
-    counts.sort_by(|a, b| b.messages.cmp(&a.messages).then_with(|| a.cache.cmp(&b.cache)));
-    counts
 }

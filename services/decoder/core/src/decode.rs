@@ -22,6 +22,7 @@
 //!
 //! Differences from PostgreSQL: nothing is kept before the builder reaches FULL, since it would not be decoded.
 
+mod footprint;
 mod heap;
 mod two_phase;
 mod xact;
@@ -30,10 +31,12 @@ use std::sync::Arc;
 
 use pg_types::record::LogicalMessageRecord;
 use pg_types::{InvalidationMessage, Lsn, Oid, PgVersion, RecordBody, WalRecord, Work, Xid};
+use rustc_hash::FxHashMap;
 
 use crate::DecodeError;
 use crate::attribution::Attribution;
 use crate::catalog::Catalog;
+use crate::footprint::Footprint;
 use crate::invalidation::{CacheContents, CacheSizes, Caches, RegisteredCallbacks};
 use crate::output::OutputSink;
 use crate::profile::Profile;
@@ -96,19 +99,16 @@ struct WalRules {
     standby_invalidations: bool,
     /// Records tell top-level transactions from the first on, so that transactions can be given out before their commit.
     before_commit: bool,
+    /// TOAST tables and sequences have row types.
+    storage_types: bool,
 }
 
 /// By version.
 const WAL_RULES: [WalRules; PgVersion::ALL.len()] = {
-    let from_14 = WalRules { inplace_changes_catalog: true, standby_invalidations: false, before_commit: true };
-    [
-        WalRules { inplace_changes_catalog: true, standby_invalidations: true, before_commit: false },
-        from_14,
-        from_14,
-        from_14,
-        from_14,
-        WalRules { inplace_changes_catalog: false, standby_invalidations: false, before_commit: true },
-    ]
+    let of_13 =
+        WalRules { inplace_changes_catalog: true, standby_invalidations: true, before_commit: false, storage_types: true };
+    let from_14 = WalRules { standby_invalidations: false, before_commit: true, storage_types: false, ..of_13 };
+    [of_13, from_14, from_14, from_14, from_14, WalRules { inplace_changes_catalog: false, ..from_14 }]
 };
 
 /// How full a decoder is.
@@ -147,6 +147,13 @@ pub struct Decoder {
     tree: Vec<Txn>,
     /// Reused: catalog changers of a commit.
     changers: Vec<Xid>,
+    /// Files of mapped catalogs, as relation maps told.
+    mapped_files: FxHashMap<u32, Oid>,
+    /// Footprints to be used again.
+    #[allow(clippy::vec_box, reason = "they move into transactions as boxes")]
+    spare_footprints: Vec<Box<Footprint>>,
+    /// Work is shared out, and footprints are taken.
+    attributes: bool,
     /// End of the record that made this decoder consistent.
     consistent_at: Lsn,
     /// Start of the first record seen.
@@ -181,6 +188,9 @@ impl Decoder {
             replayer: Replayer::new(caches, Relations::new(catalog, config.database), config.profile.message_rule),
             tree: Vec::new(),
             changers: Vec::new(),
+            mapped_files: FxHashMap::default(),
+            spare_footprints: Vec::new(),
+            attributes: true,
             consistent_at: Lsn::INVALID,
             first_lsn: Lsn::INVALID,
             end_lsn: Lsn::INVALID,

@@ -10,6 +10,7 @@ pub mod catalog_csv;
 mod catcache;
 pub mod decode;
 mod dynahash;
+pub mod footprint;
 pub mod invalidation;
 pub mod output;
 pub mod profile;
@@ -32,6 +33,7 @@ pub use attribution::{Attribution, Share};
 pub use catalog::{Catalog, NoCatalog, RelationInfo};
 pub use catalog_csv::CsvCatalog;
 pub use decode::{Decoder, DecoderConfig, DecoderSizes, TwoPhase};
+pub use footprint::{CatalogRows, Footprint};
 pub use invalidation::{CacheContents, CacheSizes, RegisteredCallbacks};
 pub use output::{
     Action, DecodedChange, DecodedTransaction, NoOutput, OutputSink, PreparedEnd, Relation, RelationChanges, TimestampText,

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use pg_types::record::{LogicalMessageRecord, TruncateRecord};
 use pg_types::{InvalidationKind, InvalidationMessage, Lsn, Oid, Timestamp, Work, Xid};
 
+use crate::footprint::Footprint;
 pub use crate::relations::Relation;
 pub use crate::reorder_buffer::change::Action;
 
@@ -198,6 +199,9 @@ pub struct DecodedTransaction {
     pub xid: Xid,
     /// Where its first record starts.
     pub first_lsn: Lsn,
+    /// Where a decoder must begin to read that shall see all that this one's cost depends on, but for what caches hold: the start of the
+    /// oldest transaction that was unfinished when this one began.
+    pub restart_lsn: Lsn,
     /// Where its commit record starts.
     pub commit_lsn: Lsn,
     /// Where that record ends; a consumer that has this transaction confirms this.
@@ -212,6 +216,8 @@ pub struct DecodedTransaction {
     pub relations: Vec<RelationChanges>,
     /// The invalidation messages of its commit record, and its logical messages.
     pub messages: MessageCounts,
+    /// What it did beside changing rows.
+    pub footprint: Footprint,
     /// What decoding it cost.
     pub work: Work,
 }
@@ -229,6 +235,7 @@ impl DecodedTransaction {
         self.subxids.clear();
         self.relations.clear();
         self.messages = MessageCounts::default();
+        self.footprint.clear();
     }
 }
 

@@ -65,6 +65,13 @@ impl Relations {
         self.catalog.by_oid(oid).map(|info| info.name)
     }
 
+    /// The catalog that has, or had, a file of this number, if the copy knows it: of this database, or one that all share.
+    pub(crate) fn catalog_of(&self, file: u32) -> Option<Oid> {
+        let places = [(Oid::DEFAULT_TABLESPACE, self.database), (Oid::GLOBAL_TABLESPACE, Oid::INVALID)];
+        let found = places.into_iter().find_map(|(spc, db)| self.catalog.by_file(RelFileLocator { spc, db, rel: file }));
+        found.map(|info| info.oid)
+    }
+
     /// The number of a file's relation.
     pub(crate) fn of_file(&mut self, file: RelFileLocator) -> u32 {
         if let Some(number) = self.by_file.get(&file) {

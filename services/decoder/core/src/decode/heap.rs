@@ -7,6 +7,7 @@ use pg_types::{Lsn, RecordBody, RelFileLocator, WalRecord, Xid};
 
 use crate::DecodeError;
 use crate::decode::Decoder;
+use crate::footprint::Footprint;
 use crate::output::OutputSink;
 use crate::profile::Distribution;
 use crate::reorder_buffer::change::{ChangeKind, RowKind};
@@ -32,6 +33,9 @@ impl Decoder {
         }
         let at = self.reorder_buffer.find_or_begin(record.xid, record.lsn);
         let of = Of { xid: record.xid, at, lsn: record.lsn };
+        if self.attributes && Footprint::concerns(&record.body) {
+            self.note_footprint(at, &record.body);
+        }
         match &record.body {
             RecordBody::Insert(insert) => self.insert(of, insert, sink),
             RecordBody::MultiInsert(insert) => self.multi_insert(of, insert, sink),
@@ -57,6 +61,9 @@ impl Decoder {
             (false, true) => RowKind::InsertToast,
             (false, false) => RowKind::Insert,
         };
+        if insert.logical {
+            self.note_rows(of.at, insert.target.rel, 1);
+        }
         let row = ChangeKind::rows(kind, 1, insert.target);
         self.row(of, insert.target, insert.logical.then(|| (row, change_size::insert(insert))), sink)
     }
@@ -70,6 +77,7 @@ impl Decoder {
         if !self.may_queue(of, insert.target, sink)? {
             return Ok(());
         }
+        self.note_rows(of.at, insert.target.rel, rows);
         // PostgreSQL looks at the limit after each row.
         while let Some((fit, fit_bytes)) = self.reorder_buffer.rows_that_fit(of.at, rows, bytes) {
             // Rows that may be given out now must tell their relation; others are shown with the rest.

@@ -61,8 +61,8 @@ impl Decoder {
             self.reorder_buffer.commit_child(record.xid, *sub, lsn);
         }
         let (before, noted) = (self.work(), self.reorder_buffer.memory.noted);
-        let PrepareRecord { gid, subxids, messages, .. } = prepare;
-        self.give_out_prepared(at, Ending { lsn, end_lsn, time, gid, subxids, messages }, before, noted, sink)
+        let PrepareRecord { gid, subxids, messages, commit_locators: dropped, .. } = prepare;
+        self.give_out_prepared(at, Ending { lsn, end_lsn, time, gid, subxids, messages, dropped }, before, noted, sink)
     }
 
     /// `ReorderBufferPrepare`: gives a prepared transaction out and keeps what its end needs.
@@ -130,6 +130,7 @@ impl Decoder {
             gid: &abort.gid,
             subxids: &abort.subxids,
             messages: &[],
+            dropped: &[],
         };
         self.finish_prepared(at, ending, sink, |sink, end| sink.rollback_prepared(end))
     }

@@ -1,7 +1,7 @@
 //! Ends of transactions: `DecodeCommit` and `DecodeAbort` of `replication/logical/decode.c`.
 
 use pg_types::record::{AbortRecord, CommitRecord};
-use pg_types::{InvalidationMessage, Lsn, Timestamp, WalRecord, Work, Xid};
+use pg_types::{InvalidationMessage, Lsn, RelFileLocator, Timestamp, WalRecord, Work, Xid};
 
 use crate::DecodeError;
 use crate::decode::Decoder;
@@ -27,6 +27,8 @@ pub(super) struct Ending<'a> {
     pub(super) subxids: &'a [Xid],
     /// Its messages.
     pub(super) messages: &'a [InvalidationMessage],
+    /// Files that its commit drops.
+    pub(super) dropped: &'a [RelFileLocator],
 }
 
 impl<'a> Ending<'a> {
@@ -39,6 +41,7 @@ impl<'a> Ending<'a> {
             gid: &commit.gid,
             subxids: &commit.subxids,
             messages: &commit.messages,
+            dropped: &commit.dropped_locators,
         }
     }
 }
@@ -156,6 +159,8 @@ impl Decoder {
         out.gid.extend_from_slice(ending.gid);
         out.subxids.extend_from_slice(ending.subxids);
         out.messages.add(ending.messages);
+        out.restart_lsn = tree[0].restart_lsn;
+        self.give_footprint(ending, tree);
         let mut replay = Replay::new(&mut self.replayer, sink, ending.messages, newest);
         if tree[0].streamed() {
             replay.block(tree, &mut self.reorder_buffer.memory)?;

@@ -102,6 +102,9 @@ impl ReorderBuffer {
             (self.txns.len() - 1) as u32
         });
         self.txns[at as usize].begin(xid, lsn);
+        if let Some(oldest) = self.ends.0 {
+            self.txns[at as usize].restart_lsn = self.txns[oldest as usize].oldest_lsn;
+        }
         self.by_xid.insert(xid.0, at);
         self.last = Some((xid, at));
         self.link(at);
@@ -134,7 +137,7 @@ impl ReorderBuffer {
         self.unlink(sub);
         let child = &mut self.txns[sub as usize];
         child.top = Some(top);
-        let (oldest, base) = (child.oldest_lsn, child.base_snapshot_lsn.take());
+        let (oldest, restart, base) = (child.oldest_lsn, child.restart_lsn, child.base_snapshot_lsn.take());
         let (catalog, base_commit, caught_up) = (child.has_catalog_changes, child.base_commit, child.caught_up);
         let total_size = std::mem::take(&mut child.total_size);
         let grandchildren = std::mem::take(&mut child.subtxns);
@@ -149,6 +152,7 @@ impl ReorderBuffer {
         parent.subtxns.push((sub, sub_xid));
         parent.subtxns.extend(grandchildren);
         parent.oldest_lsn = parent.oldest_lsn.min(oldest);
+        parent.restart_lsn = parent.restart_lsn.min(restart);
         parent.has_catalog_changes |= catalog;
         parent.total_size += total_size;
         parent.messages.extend(messages);

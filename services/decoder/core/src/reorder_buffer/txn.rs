@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pg_types::record::{LogicalMessageRecord, TruncateRecord};
 use pg_types::{InvalidationMessage, Lsn, RelFileLocator, Timestamp, Work, Xid};
 
+use crate::footprint::Footprint;
 use crate::reorder_buffer::change::{Change, ChangeKind};
 use crate::reorder_buffer::memory::CHANGES_IN_MEMORY_MAX;
 use crate::reorder_buffer::streaming::StreamState;
@@ -47,6 +48,11 @@ pub(crate) struct Txn {
     pub(crate) oldest_lsn: Lsn,
     /// Subtransactions as (slot, xid); those that ended meanwhile are skipped by comparing the xid.
     pub(crate) subtxns: Vec<(u32, Xid)>,
+    /// Where a decoder must begin to read that shall see all that this one's cost depends on: the start of the oldest transaction that
+    /// was unfinished when this one began.
+    pub(crate) restart_lsn: Lsn,
+    /// What it did beside changing rows, if anything.
+    pub(crate) footprint: Option<Box<Footprint>>,
     /// Changes in the order of their LSNs.
     pub(crate) changes: Vec<Change>,
     /// Its TRUNCATEs.
@@ -126,7 +132,7 @@ pub(crate) struct Links {
 impl Txn {
     /// Makes a used or new one ready for `xid`.
     pub(crate) fn begin(&mut self, xid: Xid, lsn: Lsn) {
-        (self.xid, self.first_lsn, self.oldest_lsn) = (xid, lsn, lsn);
+        (self.xid, self.first_lsn, self.oldest_lsn, self.restart_lsn) = (xid, lsn, lsn, lsn);
     }
 
     /// Empties it for the next transaction and keeps small buffers.
