@@ -101,7 +101,7 @@ pub const LADDERS: &[Ladder] = &[
             rung("pg14.5", "6.2 %", "every slot; a snapshot may be kept").real("4.2 %"),
             rung("pg14.5+skip-offset", "~0 %", "gaps are jumped over"),
             rung("pg14", "", "compressed every 128 ends (2022)").real("0.29 %"),
-            rung("indexed", "", "walstorm: both"),
+            rung("indexed", "", "walstorm: live xids alone"),
         ],
         functions: &[],
     },

@@ -1,35 +1,70 @@
-//! What does a snapshot cost, and what do adds and removals? `cargo bench -p standby-core`
+//! What does a snapshot cost, and what do adds and removals, by layout? `cargo bench -p standby-core`
 //!
-//! The span is that of a standby with max_connections 5000 whose array is as full of gaps as it can be. `plain` and `skip_offset` run
-//! side by side on the same array; `no_gaps` shows what looking for skip offsets costs where there are none.
+//! The layouts run side by side on the same history: `plain` and `skip_offset` walk an array that is as full of gaps as it can be,
+//! `counted` one that the rule of current minors compresses, `segments` keeps live xids alone. What the figures of these and of
+//! layouts that lost were is in `src/known_assigned_xids/README.md`.
 
 use divan::counter::ItemsCount;
 use divan::{Bencher, black_box};
 use pg_types::{Lsn, Xid};
 use standby_core::known_assigned_xids::{KnownAssignedView, KnownAssignedXids};
-use standby_core::{CompressionRule, ScanStrategy};
+use standby_core::{CompressionRule, KnownAssignedLayout, ScanStrategy};
 
-/// Slots from tail to head.
-const SPAN: u32 = 325_000;
 /// First xid.
 const FIRST: u32 = 1_000;
+
+/// A layout and its walk.
+type Kind = (KnownAssignedLayout, ScanStrategy);
+/// Every slot of an array that is never compressed.
+const PLAIN: Kind = (KnownAssignedLayout::Array(CompressionRule::Span), ScanStrategy::Plain);
+/// The same array with skip offsets.
+const SKIP_OFFSET: Kind = (KnownAssignedLayout::Array(CompressionRule::Span), ScanStrategy::SkipOffset);
+/// The array of current minors.
+const COUNTED: Kind = (KnownAssignedLayout::Array(CompressionRule::Counted), ScanStrategy::Plain);
+/// The layout of profile `indexed`.
+const SEGMENTS: Kind = (KnownAssignedLayout::Segments, ScanStrategy::Plain);
+
+/// Span, and of how many xids one runs.
+const SHAPES: [(u32, u32); 8] =
+    [(100, 100), (10_000, 1), (10_000, 100), (325_000, 1), (325_000, 2), (325_000, 100), (325_000, 1000), (1_000_000, 10_000)];
 
 fn main() {
     divan::main();
 }
 
-/// An array of [`SPAN`] slots of which every `stride`-th runs, never compressed.
-fn array(stride: u32) -> KnownAssignedXids {
-    let mut array = KnownAssignedXids::new(SPAN + 1024, u32::MAX, CompressionRule::Span);
-    add(&mut array, FIRST, FIRST + SPAN - 1);
-    let gone: Vec<Xid> = (0..SPAN).filter(|n| n % stride != 0).map(|n| Xid(FIRST + n)).collect();
-    array.remove_tree(Xid::INVALID, &gone);
-    array
+/// Xids of which every `stride`-th runs, after the others ended oldest first, newest and middle in turns, or at random.
+fn ended(span: u32, stride: u32, order: &str) -> Vec<Xid> {
+    let mut gone: Vec<Xid> = (0..span).filter(|n| n % stride != 0).map(|n| Xid(FIRST + n)).collect();
+    match order {
+        "random" => {
+            // xorshift64: the same order each time.
+            let mut state = 88_172_645_463_325_252_u64;
+            for i in (1..gone.len()).rev() {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                gone.swap(i, (state % (i as u64 + 1)) as usize);
+            }
+        }
+        "interleaved" => {
+            let newer = gone.split_off(gone.len() / 2);
+            gone = newer.iter().zip(&gone).flat_map(|(a, b)| [*a, *b]).chain(newer.last().copied()).collect();
+        }
+        _ => {}
+    }
+    gone
+}
+
+/// `span` xids added, none ended.
+fn full((layout, _): Kind, span: u32) -> KnownAssignedXids {
+    let mut xids = KnownAssignedXids::new(span + 1024, u32::MAX, layout);
+    add(&mut xids, FIRST, FIRST + span - 1);
+    xids
 }
 
 /// Adds a range that fits.
-fn add(array: &mut KnownAssignedXids, from: u32, to: u32) {
-    if let Err(error) = array.add(Xid(from), Xid(to), Lsn(1)) {
+fn add(xids: &mut KnownAssignedXids, from: u32, to: u32) {
+    if let Err(error) = xids.add(Xid(from), Xid(to), Lsn(1)) {
         panic!("{error}");
     }
 }
@@ -37,57 +72,86 @@ fn add(array: &mut KnownAssignedXids, from: u32, to: u32) {
 /// Walks a whole view.
 fn walk(view: &KnownAssignedView, scan: ScanStrategy, out: &mut Vec<Xid>) -> u64 {
     out.clear();
-    view.live_below(Xid(FIRST + SPAN), scan, out).visited
+    view.live_below(Xid(FIRST + 2_000_000), scan, out).visited
 }
 
-/// One walk per iteration, after one that lets skip offsets be learnt.
-fn bench_walk(bencher: Bencher<'_, '_>, stride: u32, scan: ScanStrategy) {
-    let view = array(stride).view().clone();
-    let mut out = Vec::with_capacity(SPAN as usize);
-    walk(&view, scan, &mut out);
-    bencher.bench_local(|| walk(black_box(&view), scan, &mut out));
+/// One walk per iteration and thread, after one that lets skip offsets be learnt.
+fn bench_walk(bencher: Bencher<'_, '_>, kind: Kind, (span, stride): (u32, u32)) {
+    let mut xids = full(kind, span);
+    for xid in ended(span, stride, "random") {
+        xids.remove_tree(xid, &[]);
+    }
+    let view = xids.view();
+    walk(&view, kind.1, &mut Vec::new());
+    bencher.with_inputs(|| Vec::with_capacity(span as usize)).bench_refs(|out| walk(black_box(&view), kind.1, out));
 }
 
-/// Snapshots: one live slot in 100 (1 %), in 1000 (0.1 %), all (no gaps).
+/// Snapshots of one reader.
 mod snapshot {
-    use super::{Bencher, ScanStrategy, bench_walk};
+    use super::{Bencher, COUNTED, PLAIN, SEGMENTS, SHAPES, SKIP_OFFSET, bench_walk};
 
-    #[divan::bench(args = [100, 1000])]
-    fn plain(bencher: Bencher<'_, '_>, stride: u32) {
-        bench_walk(bencher, stride, ScanStrategy::Plain);
+    #[divan::bench(args = SHAPES)]
+    fn plain(bencher: Bencher<'_, '_>, shape: (u32, u32)) {
+        bench_walk(bencher, PLAIN, shape);
     }
 
-    #[divan::bench(args = [100, 1000])]
-    fn skip_offset(bencher: Bencher<'_, '_>, stride: u32) {
-        bench_walk(bencher, stride, ScanStrategy::SkipOffset);
+    #[divan::bench(args = SHAPES)]
+    fn skip_offset(bencher: Bencher<'_, '_>, shape: (u32, u32)) {
+        bench_walk(bencher, SKIP_OFFSET, shape);
     }
 
-    #[divan::bench]
-    fn no_gaps_plain(bencher: Bencher<'_, '_>) {
-        bench_walk(bencher, 1, ScanStrategy::Plain);
+    #[divan::bench(args = SHAPES)]
+    fn counted(bencher: Bencher<'_, '_>, shape: (u32, u32)) {
+        bench_walk(bencher, COUNTED, shape);
     }
 
-    #[divan::bench]
-    fn no_gaps_skip_offset(bencher: Bencher<'_, '_>) {
-        bench_walk(bencher, 1, ScanStrategy::SkipOffset);
+    #[divan::bench(args = SHAPES)]
+    fn segments(bencher: Bencher<'_, '_>, shape: (u32, u32)) {
+        bench_walk(bencher, SEGMENTS, shape);
     }
 }
 
-/// Transactions that begin and end among `live` others; the counted rule keeps the array short.
-#[divan::bench(args = [16, 1000])]
-fn add_remove(bencher: Bencher<'_, '_>, live: u32) {
+/// Snapshots of several readers at once, 1 % live.
+#[divan::bench(threads = [1, 4, 16], args = [("skip_offset", SKIP_OFFSET), ("counted", COUNTED), ("segments", SEGMENTS)])]
+fn readers(bencher: Bencher<'_, '_>, (_, kind): &(&str, Kind)) {
+    bench_walk(bencher, *kind, (325_000, 100));
+}
+
+/// Removals down to 1 % live, each published as replay does.
+#[divan::bench(args = ["in order", "random", "interleaved"], consts = [0, 1], sample_count = 5)]
+fn remove<const SEGMENTED: usize>(bencher: Bencher<'_, '_>, order: &str) {
+    const SPAN: u32 = 100_000;
+    let kind = [COUNTED, SEGMENTS][SEGMENTED];
+    let gone = ended(SPAN, 100, order);
+    bencher.counter(ItemsCount::new(gone.len())).with_inputs(|| full(kind, SPAN)).bench_refs(|xids| {
+        let mut published = xids.view();
+        for &xid in &gone {
+            xids.remove_tree(xid, &[]);
+            xids.clear_calls();
+            published = xids.view();
+        }
+        black_box(published.live)
+    });
+}
+
+/// Transactions that begin and end among `live` others, each step published.
+#[divan::bench(args = [16, 1000], consts = [0, 1])]
+fn add_remove<const SEGMENTED: usize>(bencher: Bencher<'_, '_>, live: u32) {
     const ROUND: u32 = 10_000;
-    let mut array = KnownAssignedXids::new(SPAN, 5022, CompressionRule::Counted);
+    let mut xids = KnownAssignedXids::new(325_000, 5022, [COUNTED, SEGMENTS][SEGMENTED].0);
     let mut next = FIRST;
-    add(&mut array, next, next + live - 1);
+    add(&mut xids, next, next + live - 1);
     next += live;
+    let mut published = xids.view();
     bencher.counter(ItemsCount::new(ROUND)).bench_local(|| {
         for _ in 0..ROUND {
-            add(&mut array, next, next);
-            array.remove_tree(Xid(next - live / 2), &[]);
-            array.clear_calls();
+            add(&mut xids, next, next);
+            published = xids.view();
+            xids.remove_tree(Xid(next - live / 2), &[]);
+            xids.clear_calls();
+            published = xids.view();
             next += 1;
         }
-        black_box(array.view().live)
+        black_box(published.live)
     });
 }

@@ -28,6 +28,7 @@ pub mod snapshot;
 mod sync;
 
 pub use error::RecoveryError;
+pub use known_assigned_xids::KnownAssignedLayout;
 pub use known_assigned_xids::compress::{CompressCall, CompressReason, CompressionRule};
 pub use known_assigned_xids::skip_offset::{ScanStrategy, SlotCount};
 pub use profile::StandbyProfile;

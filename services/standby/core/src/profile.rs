@@ -6,6 +6,7 @@ use std::str::FromStr;
 use pg_types::PgVersion;
 
 use crate::error::RecoveryError;
+use crate::known_assigned_xids::KnownAssignedLayout;
 use crate::known_assigned_xids::compress::CompressionRule;
 use crate::known_assigned_xids::skip_offset::ScanStrategy;
 use crate::settings::BackendSizing;
@@ -15,9 +16,9 @@ use crate::settings::BackendSizing;
 pub struct StandbyProfile {
     /// Name of the base row.
     pub base: &'static str,
-    /// When the array is compressed.
-    pub compression: CompressionRule,
-    /// How a snapshot walks the array.
+    /// How the known-assigned xids are kept, and when an array of them is compressed.
+    pub layout: KnownAssignedLayout,
+    /// How a snapshot walks an array.
     pub scan: ScanStrategy,
     /// A reader may keep its snapshot while no transaction completed (`GetSnapshotDataReuse`, 14 and later).
     pub reuse_snapshot: bool,
@@ -44,10 +45,13 @@ const SIZING_17: BackendSizing = BackendSizing { special_workers: 2, ..SIZING_12
 /// 18.
 const SIZING_18: BackendSizing = BackendSizing { autovacuum_by_slots: true, ..SIZING_17 };
 
+/// The array of current minors.
+const COUNTED: KnownAssignedLayout = KnownAssignedLayout::Array(CompressionRule::Counted);
+
 /// Rows of the last minors before the round of fixes that brought the counted rule.
 const OLD: StandbyProfile = StandbyProfile {
     base: "",
-    compression: CompressionRule::Span,
+    layout: KnownAssignedLayout::Array(CompressionRule::Span),
     scan: ScanStrategy::Plain,
     reuse_snapshot: false,
     shutdown_start_overflows: false,
@@ -57,13 +61,8 @@ const OLD: StandbyProfile = StandbyProfile {
     switched: false,
 };
 /// Rows of current minors.
-const NEW: StandbyProfile = StandbyProfile {
-    compression: CompressionRule::Counted,
-    reuse_snapshot: true,
-    shutdown_start_overflows: true,
-    prune_completes: true,
-    ..OLD
-};
+const NEW: StandbyProfile =
+    StandbyProfile { layout: COUNTED, reuse_snapshot: true, shutdown_start_overflows: true, prune_completes: true, ..OLD };
 /// 17 and later.
 const NEW_17: StandbyProfile = StandbyProfile { list_moves_next_xid: true, sizing: SIZING_17, ..NEW };
 
@@ -83,10 +82,10 @@ pub const PROFILES: &[StandbyProfile] = &[
     StandbyProfile { base: "pg17.5", ..NEW_17 },
     StandbyProfile { base: "pg17.6", ..NEW_17 },
     StandbyProfile { base: "pg18", sizing: SIZING_18, ..NEW_17 },
-    StandbyProfile { base: "indexed", scan: ScanStrategy::SkipOffset, sizing: SIZING_18, ..NEW_17 },
+    StandbyProfile { base: "indexed", layout: KnownAssignedLayout::Segments, sizing: SIZING_18, ..NEW_17 },
 ];
 
-/// The switch that any row takes.
+/// The switch that any row takes; it takes `indexed` back to the array of current minors.
 const SKIP_OFFSET: &str = "skip-offset";
 
 impl StandbyProfile {
@@ -122,6 +121,9 @@ impl FromStr for StandbyProfile {
             }
             profile.switched = true;
             profile.scan = ScanStrategy::SkipOffset;
+            if profile.layout == KnownAssignedLayout::Segments {
+                profile.layout = COUNTED;
+            }
         }
         Ok(profile)
     }

@@ -10,9 +10,13 @@ use pg_types::record::RecordBody;
 use pg_types::{Lsn, WalRecord};
 use serde_json::{Value, json};
 use standby_core::{
-    CompressCall, CompressReason, CompressionRule, RecoveryReader, RecoveryWriter, ReplayedState, TakenSnapshot,
+    CompressCall, CompressReason, CompressionRule, KnownAssignedLayout, RecoveryReader, RecoveryWriter, ReplayedState,
+    StandbyProfile, TakenSnapshot,
 };
 use support::{RUNS, Run};
+
+/// The layout of current minors.
+const COUNTED: KnownAssignedLayout = KnownAssignedLayout::Array(CompressionRule::Counted);
 
 /// A replay of a run's WAL, record by record.
 struct Replay {
@@ -28,11 +32,15 @@ type Calls = Vec<(Lsn, CompressCall)>;
 impl Replay {
     /// Started at the backup's checkpoint, with the run's profile and a `switch` added.
     fn new(run: Run, switch: &str) -> Self {
+        Self::of(run, format!("{}{switch}", run.profile).parse().unwrap())
+    }
+
+    /// Started at the backup's checkpoint, with a profile.
+    fn of(run: Run, profile: StandbyProfile) -> Self {
         let records = run.records();
         let (redo, checkpoint_lsn) = run.backup_label();
         let checkpoint = records.iter().find(|r| r.lsn == checkpoint_lsn).map(|r| &r.body);
         let Some(RecordBody::Checkpoint(checkpoint)) = checkpoint else { panic!("no checkpoint at {checkpoint_lsn}") };
-        let profile = format!("{}{switch}", run.profile).parse().unwrap();
         let mut writer = RecoveryWriter::new(&run.settings(), profile).unwrap();
         let manifest = run.manifest();
         assert_eq!(u64::from(writer.sizes().max_known_assigned_xids), manifest["max_known_assigned_xids"]);
@@ -66,10 +74,7 @@ impl Replay {
 
 /// `transactionEndsCounter` as recorded: nothing where the server has none.
 fn counter(writer: &RecoveryWriter, counter: u32) -> String {
-    match writer.profile().compression {
-        CompressionRule::Span => String::new(),
-        CompressionRule::Counted => counter.to_string(),
-    }
+    if writer.profile().layout == COUNTED { counter.to_string() } else { String::new() }
 }
 
 /// A row of `trace`.
@@ -119,7 +124,7 @@ fn every_compression_and_its_reason_is_that_of_the_real_standby() {
             let k = &state.known_assigned;
             let after = counter(writer, writer.transaction_ends_counter());
             for (before, call) in calls {
-                let reason = recorded_reason(call.reason, writer.profile().compression);
+                let reason = recorded_reason(call.reason, writer.profile().layout);
                 let CompressCall { live, tail, head, .. } = call;
                 let ends = counter(writer, call.counter);
                 ours.push(format!(
@@ -139,13 +144,15 @@ fn every_compression_and_its_reason_is_that_of_the_real_standby() {
 }
 
 /// The number in the recording: the enum's, or the flag `force` of the old minors.
-fn recorded_reason(reason: CompressReason, rule: CompressionRule) -> u32 {
-    match (rule, reason) {
-        (CompressionRule::Span, reason) => u32::from(reason == CompressReason::NoSpace),
-        (CompressionRule::Counted, CompressReason::NoSpace) => 0,
-        (CompressionRule::Counted, CompressReason::Prune) => 1,
-        (CompressionRule::Counted, CompressReason::TransactionEnd) => 2,
-        (CompressionRule::Counted, CompressReason::StartupProcessIdle) => 3,
+fn recorded_reason(reason: CompressReason, layout: KnownAssignedLayout) -> u32 {
+    if layout != COUNTED {
+        return u32::from(reason == CompressReason::NoSpace);
+    }
+    match reason {
+        CompressReason::NoSpace => 0,
+        CompressReason::Prune => 1,
+        CompressReason::TransactionEnd => 2,
+        CompressReason::StartupProcessIdle => 3,
     }
 }
 
@@ -231,7 +238,7 @@ fn every_snapshot_is_that_of_the_real_standby() {
                 let state = writer.state();
                 let Some(stop) = stops.next_if(|s| s["replay_lsn"] == state.replay_lsn.to_string()) else { return };
                 let what = format!("{run:?}{switch} at {}", state.replay_lsn);
-                let counted = writer.profile().compression == CompressionRule::Counted;
+                let counted = writer.profile().layout == COUNTED;
                 let ends = counted.then(|| writer.transaction_ends_counter());
                 let ours = array_of(&state, ends, writer.profile().reuse_snapshot);
                 assert_eq!(ours, pick(&stop, &ours), "{what}");
@@ -242,6 +249,25 @@ fn every_snapshot_is_that_of_the_real_standby() {
         }
     }
     assert!(snapshots > 10_000, "{snapshots}");
+}
+
+#[test]
+fn segments_give_every_snapshot_of_the_real_standby() {
+    for run in RUNS {
+        let mut profile: StandbyProfile = run.profile.parse().unwrap();
+        profile.layout = KnownAssignedLayout::Segments;
+        let mut stops = run.stops(&format!("snapshots{}", run.suffix)).into_iter().peekable();
+        let mut session = None;
+        Replay::of(*run, profile).each(|writer, _| {
+            let state = writer.state();
+            let Some(stop) = stops.next_if(|s| s["replay_lsn"] == state.replay_lsn.to_string()) else { return };
+            let what = format!("{run:?} in segments at {}", state.replay_lsn);
+            let live: Vec<u32> = state.known_assigned.live_xids().iter().map(|x| x.0).collect();
+            assert_eq!(json!(live), stop["valid"], "{what}");
+            check_snapshots(&stop, &writer.reader(), &mut session, &what);
+        });
+        assert_eq!(stops.next(), None, "a stop that no record ends at: {run:?}");
+    }
 }
 
 #[test]

@@ -134,3 +134,10 @@ fn i6_skip_offsets_of_a_newer_reader_do_not_mislead_an_older_one() {
 fn i6_skip_offsets_hold_while_xids_are_added() {
     check("pg15.1+skip-offset", 103, vec![commit(2, 102, &[101]), write(3, 105)], &[2]);
 }
+
+#[test]
+fn s5_segments_that_change_leave_older_views_alone() {
+    // Segments of 4 xids: one is copied at the first commit, dropped at the second, and a new one comes.
+    let records = vec![commit(2, 101, &[104]), commit(3, 103, &[100, 102, 105]), write(4, 109)];
+    check("indexed", 105, records, &[1, 1]);
+}

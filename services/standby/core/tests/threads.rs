@@ -52,7 +52,7 @@ fn snapshots_taken_during_replay_are_the_states_at_their_positions() {
             truth.insert(taken.snapshot.replay_lsn, taken.snapshot);
         }
     }
-    for profile in ["pg13", "pg13+skip-offset", "pg13.6+skip-offset"] {
+    for profile in ["pg13", "pg13+skip-offset", "pg13.6+skip-offset", "indexed"] {
         let mut writer = standby(&records, profile);
         let (reader, stop) = (writer.reader(), AtomicBool::new(false));
         let results: Vec<(usize, usize)> = std::thread::scope(|scope| {

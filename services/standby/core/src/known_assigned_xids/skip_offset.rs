@@ -11,7 +11,7 @@
 use pg_types::{Work, Xid};
 
 use super::slots::CHUNK_SLOTS;
-use super::view::KnownAssignedView;
+use super::view::ArrayView;
 use crate::sync::{AtomicU32, Ordering};
 
 /// How snapshots walk the array.
@@ -58,7 +58,7 @@ impl Skip {
 }
 
 /// Appends the live xids below `xmax` to `out`, oldest first, and says what the walk cost.
-pub(crate) fn live_below(view: &KnownAssignedView, xmax: Xid, scan: ScanStrategy, out: &mut Vec<Xid>) -> SlotCount {
+pub(crate) fn live_below(view: &ArrayView, xmax: Xid, scan: ScanStrategy, out: &mut Vec<Xid>) -> SlotCount {
     let mut count = SlotCount::default();
     let (mut position, head) = (view.tail_position(), view.head_position());
     let walk = match scan {
@@ -88,7 +88,7 @@ pub(crate) fn live_below(view: &KnownAssignedView, xmax: Xid, scan: ScanStrategy
 
 /// Goes on after a gap for as long as live slots stand alone: their skip offsets lead on without a look at the slot after them.
 /// Returns the start of a run of live slots, or the head.
-fn over_lone_slots(view: &KnownAssignedView, mut position: u64, xmax: Xid, out: &mut Vec<Xid>, count: &mut SlotCount) -> u64 {
+fn over_lone_slots(view: &ArrayView, mut position: u64, xmax: Xid, out: &mut Vec<Xid>, count: &mut SlotCount) -> u64 {
     let head = view.head_position();
     while position < head {
         let xid = view.log.xid(position);
@@ -157,7 +157,7 @@ pub(crate) fn runs(ended: u32, ends: u32) -> bool {
 
 /// Goes from the live slot `anchor`, of whose followers `seen` (0 or 1) dead ones are counted already, to the next live slot or the
 /// head, which it does not count, and records the way on the anchor.
-fn over_gap(view: &KnownAssignedView, anchor: u64, seen: u64, count: &mut SlotCount) -> u64 {
+fn over_gap(view: &ArrayView, anchor: u64, seen: u64, count: &mut SlotCount) -> u64 {
     let head = view.head_position();
     let mut as_of = if seen > 0 { view.log.ended(anchor + 1) } else { 0 };
     let mut position = jump(view, anchor, anchor + 1 + seen, &mut as_of, count);
@@ -180,7 +180,7 @@ fn over_gap(view: &KnownAssignedView, anchor: u64, seen: u64, count: &mut SlotCo
 
 /// Where to look after slot `from`: where its skip offset leads, if that is beyond `next` and holds for this view, else `next`.
 #[inline]
-fn jump(view: &KnownAssignedView, from: u64, next: u64, as_of: &mut u32, count: &mut SlotCount) -> u64 {
+fn jump(view: &ArrayView, from: u64, next: u64, as_of: &mut u32, count: &mut SlotCount) -> u64 {
     let (chunk, slot) = view.log.at(from);
     let skip = Skip::unpack(chunk.skip[slot].load(Ordering::Relaxed));
     let target = from + u64::from(skip.distance);
@@ -193,7 +193,7 @@ fn jump(view: &KnownAssignedView, from: u64, next: u64, as_of: &mut u32, count: 
 }
 
 /// Notes what was learnt, unless there is something at least as good.
-fn record(view: &KnownAssignedView, anchor: u64, learnt: Skip) {
+fn record(view: &ArrayView, anchor: u64, learnt: Skip) {
     let (chunk, slot) = view.log.at(anchor);
     let known = Skip::unpack(chunk.skip[slot].load(Ordering::Relaxed));
     if learnt.distance > known.distance.max(1) {

@@ -1,17 +1,25 @@
-//! The array against a `BTreeSet`: every operation, both compression rules, both walks, across the 32-bit wraparound.
+//! Both layouts against a `BTreeSet`: every operation, both compression rules, all walks, across the 32-bit wraparound.
 
 use std::collections::BTreeSet;
 
 use pg_types::FullXid;
 use proptest::prelude::*;
 
-use super::skip_offset::{ScanStrategy, SlotCount};
+use super::array::KnownAssignedArray;
+use super::skip_offset::{ScanStrategy, SlotCount, live_below};
+use super::view::ArrayView;
 use super::*;
 
 /// Slots of the array under test: few, so that it fills up.
 const MAX: u32 = 48;
 /// So many processes that the span rule never compresses.
 const NEVER: u32 = 1 << 20;
+/// All layouts.
+const LAYOUTS: &[KnownAssignedLayout] = &[
+    KnownAssignedLayout::Array(CompressionRule::Span),
+    KnownAssignedLayout::Array(CompressionRule::Counted),
+    KnownAssignedLayout::Segments,
+];
 /// The first xid: ten before the 32-bit wraparound.
 const START: FullXid = FullXid((7 << 32) - 10);
 
@@ -63,8 +71,8 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(rule: CompressionRule) -> Self {
-        let ours = KnownAssignedXids::new(MAX, 3, rule);
+    fn new(layout: KnownAssignedLayout) -> Self {
+        let ours = KnownAssignedXids::new(MAX, 3, layout);
         Self { ours, live: BTreeSet::new(), ids: Vec::new(), next: START, now_ms: 0, kept: Vec::new() }
     }
 
@@ -103,13 +111,13 @@ impl Pair {
                 self.ours.reset();
                 self.live.clear();
             }
-            Op::Keep => self.kept.push((self.ours.view().clone(), self.live_xids())),
+            Op::Keep => self.kept.push((self.ours.view(), self.live_xids())),
             Op::Scan(view, n) => {
                 let (view, live) = match self.kept.get(*view) {
                     Some((view, live)) => (view.clone(), live.clone()),
-                    None => (self.ours.view().clone(), self.live_xids()),
+                    None => (self.ours.view(), self.live_xids()),
                 };
-                i6_skipping_is_the_plain_walk(&view, &live, self.id(*n).xid());
+                all_walks_give_the_model(&view, &live, self.id(*n).xid());
             }
         }
     }
@@ -130,8 +138,8 @@ impl Pair {
     }
 }
 
-/// I6, and that both walks give what the model says, at what they say it costs.
-fn i6_skipping_is_the_plain_walk(view: &KnownAssignedView, live: &[Xid], xmax: Xid) {
+/// I6, and that all walks give what the model says, at what they say it costs.
+fn all_walks_give_the_model(view: &KnownAssignedView, live: &[Xid], xmax: Xid) {
     let want: Vec<Xid> = live.iter().copied().filter(|x| x.precedes(xmax)).collect();
     for scan in [ScanStrategy::Plain, ScanStrategy::SkipOffset, ScanStrategy::SkipOffset] {
         let mut got = Vec::new();
@@ -139,7 +147,7 @@ fn i6_skipping_is_the_plain_walk(view: &KnownAssignedView, live: &[Xid], xmax: X
         assert_eq!(got, want, "{scan:?} of {view:?} below {xmax}");
         assert!(visited + skipped <= u64::from(view.span()), "no slot counts twice");
         // A walk may stop at the first xid past xmax, live or not.
-        if view.span() > 0 && view.log.xid(view.head_position() - 1).precedes(xmax) {
+        if view.newest().is_some_and(|newest| newest.precedes(xmax)) {
             assert_eq!(visited + skipped, u64::from(view.span()), "all of the span was walked or jumped");
         }
         assert!(scan == ScanStrategy::SkipOffset || skipped == 0);
@@ -149,14 +157,13 @@ fn i6_skipping_is_the_plain_walk(view: &KnownAssignedView, live: &[Xid], xmax: X
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// I1 to I4 are checked inside, after each operation; I5 here: a view shows for ever what it showed first.
+    /// I1 to I4 and S1 to S4 are checked inside, after each operation; I5 and S5 here: a view shows for ever what it showed first.
     #[test]
-    fn i5_views_never_change_and_all_operations_match_a_set(
+    fn i5_s5_views_never_change_and_all_operations_match_a_set(
         ops in prop::collection::vec(op(), 1..250),
-        counted in any::<bool>(),
+        layout in prop::sample::select(LAYOUTS),
     ) {
-        let rule = if counted { CompressionRule::Counted } else { CompressionRule::Span };
-        let mut pair = Pair::new(rule);
+        let mut pair = Pair::new(layout);
         for op in &ops {
             pair.run(op);
             prop_assert_eq!(pair.ours.view().live_xids(), pair.live_xids(), "after {:?}", op);
@@ -165,14 +172,14 @@ proptest! {
         // Newest first, so that the offsets of newer readers lie in the way of older ones.
         for (view, live) in pair.kept.iter().rev() {
             prop_assert_eq!(&view.live_xids(), live);
-            i6_skipping_is_the_plain_walk(view, live, pair.next.xid());
+            all_walks_give_the_model(view, live, pair.next.xid());
         }
     }
 }
 
 #[test]
 fn i4_array_stays_sorted_so_an_old_id_is_refused() {
-    let mut a = KnownAssignedXids::new(MAX, 3, CompressionRule::Counted);
+    let mut a = KnownAssignedArray::new(MAX, 3, CompressionRule::Counted);
     a.add(Xid(10), Xid(12), Lsn(1)).unwrap();
     a.remove_tree(Xid(12), &[]);
     let err = a.add(Xid(12), Xid(13), Lsn(9)).unwrap_err();
@@ -184,25 +191,25 @@ fn i4_array_stays_sorted_so_an_old_id_is_refused() {
 
 #[test]
 fn a_huge_gap_is_refused_before_anything_is_allocated() {
-    let mut a = KnownAssignedXids::new(MAX, 3, CompressionRule::Span);
+    let mut a = KnownAssignedArray::new(MAX, 3, CompressionRule::Span);
     a.add(Xid(u32::MAX - 1), Xid(u32::MAX - 1), Lsn(1)).unwrap();
     let err = a.add(Xid(u32::MAX), Xid(1 << 30), Lsn(2)).unwrap_err();
     let wanted = (1 << 30) - 1;
     assert_eq!(err, RecoveryError::TooManyKnownAssignedXids { lsn: Lsn(2), live: 1, wanted, max: MAX });
-    assert!(a.view().memory_bytes() <= 2 * (size_of::<slots::Chunk>() + 8), "{}", a.view().memory_bytes());
+    assert!(a.view().log.memory_bytes() <= 2 * (size_of::<slots::Chunk>() + 8), "{}", a.view().log.memory_bytes());
 }
 
 #[test]
 fn an_older_reader_does_not_jump_over_what_runs_for_it() {
-    let mut a = KnownAssignedXids::new(MAX, NEVER, CompressionRule::Span);
+    let mut a = KnownAssignedArray::new(MAX, NEVER, CompressionRule::Span);
     a.add(Xid(100), Xid(109), Lsn(1)).unwrap();
     let old = a.view().clone();
     a.remove_tree(Xid(104), &[Xid(101), Xid(102), Xid(103), Xid(105)]);
     let mid = a.view().clone();
     a.remove_tree(Xid(106), &[Xid(107)]);
-    let walk = |view: &KnownAssignedView| {
+    let walk = |view: &ArrayView| {
         let mut out = Vec::new();
-        let count = view.live_below(Xid(200), ScanStrategy::SkipOffset, &mut out);
+        let count = live_below(view, Xid(200), ScanStrategy::SkipOffset, &mut out);
         (out.iter().map(|x| x.0).collect::<Vec<_>>(), count)
     };
     // The newest reader learns that 101 to 107 are gone.
@@ -217,17 +224,17 @@ fn an_older_reader_does_not_jump_over_what_runs_for_it() {
 
 #[test]
 fn a_snapshot_costs_live_plus_gaps_plus_removals_since_the_last() {
-    let mut a = KnownAssignedXids::new(10_000, NEVER, CompressionRule::Span);
+    let mut a = KnownAssignedArray::new(10_000, NEVER, CompressionRule::Span);
     a.add(Xid(1000), Xid(8999), Lsn(1)).unwrap();
     let gone: Vec<Xid> = (1000..9000).filter(|x| x % 100 != 0 && x % 100 < 90).map(Xid).collect();
     a.remove_tree(Xid::INVALID, &gone);
     let span = u64::from(a.view().span());
     let mut out = Vec::new();
-    let first = a.view().live_below(Xid(9999), ScanStrategy::SkipOffset, &mut out);
+    let first = live_below(a.view(), Xid(9999), ScanStrategy::SkipOffset, &mut out);
     assert_eq!(first, SlotCount { visited: span, skipped: 0 });
     a.remove_tree(Xid(1200), &[Xid(1300), Xid(4295)]);
     out.clear();
-    let second = a.view().live_below(Xid(9999), ScanStrategy::SkipOffset, &mut out);
+    let second = live_below(a.view(), Xid(9999), ScanStrategy::SkipOffset, &mut out);
     let gaps = 80;
     assert!(second.visited <= out.len() as u64 + gaps + 3, "{second:?} for {} live", out.len());
     assert_eq!(second.visited + second.skipped, span);
@@ -236,13 +243,13 @@ fn a_snapshot_costs_live_plus_gaps_plus_removals_since_the_last() {
 #[test]
 fn at_one_percent_live_skip_offsets_look_at_ninety_times_fewer_slots() {
     let span = 65 * 5000;
-    let mut a = KnownAssignedXids::new(span, NEVER, CompressionRule::Span);
+    let mut a = KnownAssignedArray::new(span, NEVER, CompressionRule::Span);
     a.add(Xid(1000), Xid(999 + span), Lsn(1)).unwrap();
     let gone: Vec<Xid> = (0..span).filter(|n| n % 100 != 0).map(|n| Xid(1000 + n)).collect();
     a.remove_tree(Xid::INVALID, &gone);
     let visited = |scan| {
         let mut out = Vec::new();
-        let count = a.view().live_below(Xid(1000 + span), scan, &mut out);
+        let count = live_below(a.view(), Xid(1000 + span), scan, &mut out);
         assert_eq!(out.len() as u32, span / 100);
         count.visited
     };
@@ -253,7 +260,7 @@ fn at_one_percent_live_skip_offsets_look_at_ninety_times_fewer_slots() {
 
 #[test]
 fn chunks_behind_the_tail_are_let_go() {
-    let mut a = KnownAssignedXids::new(3000, 3, CompressionRule::Counted);
+    let mut a = KnownAssignedArray::new(3000, 3, CompressionRule::Counted);
     let mut next = Xid(3);
     for _ in 0..40 {
         let last = Xid(next.0 + 999);
@@ -264,6 +271,38 @@ fn chunks_behind_the_tail_are_let_go() {
         next = last.next();
     }
     // 40,000 ids passed; the array never held more than 3,000 slots and neither did memory, beyond a chunk at each end.
-    let bytes = a.view().memory_bytes();
+    let bytes = a.view().log.memory_bytes();
     assert!(bytes <= 5 * (size_of::<slots::Chunk>() + 8), "{bytes}");
+}
+
+#[test]
+fn segments_visit_what_runs_and_nothing_else() {
+    let span = 65 * 5000;
+    let mut s = KnownAssignedXids::new(span, 3, KnownAssignedLayout::Segments);
+    s.add(Xid(1000), Xid(999 + span), Lsn(1)).unwrap();
+    let full = s.view();
+    let gone: Vec<Xid> = (0..span).filter(|n| n % 100 != 0).map(|n| Xid(1000 + n)).collect();
+    s.remove_tree(Xid::INVALID, &gone);
+    let mut out = Vec::new();
+    let count = s.view().live_below(Xid(1000 + span), ScanStrategy::Plain, &mut out);
+    assert_eq!((count, out.len() as u32), (SlotCount { visited: u64::from(span / 100), skipped: 0 }, span / 100));
+    // S4: half-full segments at worst, each with its pointers.
+    assert!(s.view().memory_bytes() < full.memory_bytes() / 25, "{} of {}", s.view().memory_bytes(), full.memory_bytes());
+    assert_eq!((full.live, full.live_xids().len() as u32), (span, span), "S5");
+}
+
+#[test]
+fn a_full_layout_says_so_whatever_it_is() {
+    for &layout in LAYOUTS {
+        let mut a = KnownAssignedXids::new(MAX, 3, layout);
+        a.add(Xid(100), Xid(99 + MAX), Lsn(1)).unwrap();
+        let err = a.add(Xid(100 + MAX), Xid(100 + MAX), Lsn(2)).unwrap_err();
+        assert_eq!(err, RecoveryError::TooManyKnownAssignedXids { lsn: Lsn(2), live: MAX, wanted: 1, max: MAX });
+        // Two end in the middle: an array is compressed by force.
+        a.remove_tree(Xid(110), &[Xid(120)]);
+        a.add(Xid(100 + MAX), Xid(101 + MAX), Lsn(2)).unwrap();
+        assert_eq!((a.view().live, a.view().head), (MAX, MAX), "{layout:?}");
+        let forced = a.calls().iter().any(|call| call.reason == compress::CompressReason::NoSpace && call.compressed);
+        assert_eq!(forced, layout != KnownAssignedLayout::Segments, "{layout:?}");
+    }
 }

@@ -124,7 +124,7 @@ impl RecoveryWriter {
         let state = initial_state();
         let published = Published::new(Arc::new(state.clone()));
         Ok(Self {
-            kax: KnownAssignedXids::new(sizes.max_known_assigned_xids, sizes.max_procs, profile.compression),
+            kax: KnownAssignedXids::new(sizes.max_known_assigned_xids, sizes.max_procs, profile.layout),
             state,
             prepared: BTreeSet::new(),
             completed: CompletedXids::default(),
@@ -164,7 +164,7 @@ impl RecoveryWriter {
             return Err(RecoveryError::InvalidCheckpoint { redo });
         }
         let (max, max_procs) = (self.sizes.max_known_assigned_xids, self.sizes.max_procs);
-        self.kax = KnownAssignedXids::new(max, max_procs, self.profile.compression);
+        self.kax = KnownAssignedXids::new(max, max_procs, self.profile.layout);
         self.state = ReplayedState {
             replay_lsn: redo,
             next_xid: checkpoint.next_xid,
@@ -279,7 +279,7 @@ impl RecoveryWriter {
 
     /// Publishes the state (R2), in the memory of an earlier one if its readers are gone.
     fn publish(&mut self) {
-        self.state.known_assigned = self.kax.view().clone();
+        self.state.known_assigned = self.kax.view();
         let mut next = self.spare.take().unwrap_or_else(|| Arc::new(self.state.clone()));
         match Arc::get_mut(&mut next) {
             Some(unread) => unread.clone_from(&self.state),
@@ -300,6 +300,6 @@ fn initial_state() -> ReplayedState {
         last_overflowed_xid: Xid::INVALID,
         pending_xmin: Xid::INVALID,
         xact_completion_count: 1,
-        known_assigned: KnownAssignedView::new(),
+        known_assigned: KnownAssignedView::empty(),
     }
 }
