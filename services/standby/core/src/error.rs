@@ -76,6 +76,16 @@ pub enum RecoveryError {
         /// Slots of the array.
         max: u32,
     },
+    /// More pages of parents than are kept.
+    #[error(
+        "record {lsn}: subtransactions need more than {max} pages of parents: end the oldest running transaction on the primary, which keeps them all"
+    )]
+    TooManySubtransPages {
+        /// The record.
+        lsn: Lsn,
+        /// Pages kept at most.
+        max: usize,
+    },
     /// The primary's setting is above the standby's (`CheckRequiredParameterValues`).
     #[error("record {lsn}: the primary has {setting} = {primary}, the standby {standby}: give the standby at least as much")]
     InsufficientSetting {

@@ -2,7 +2,7 @@
 //!
 //! Models `KnownAssignedXids` (`storage/ipc/procarray.c`), the recovery state machine (`access/transam/xlogutils.h`,
 //! `ProcArrayApplyRecoveryInfo`) and `GetSnapshotData` in recovery. Pure: records in, snapshots out; no clock, no socket, no
-//! task. Reading order: [`known_assigned_xids`], [`recovery`], [`snapshot`], then [`profile`] and [`settings`].
+//! task. Reading order: [`known_assigned_xids`], [`recovery`], [`snapshot`], [`visibility`], then [`profile`] and [`settings`].
 //!
 //! ```
 //! use pg_types::record::CheckpointRecord;
@@ -24,8 +24,11 @@ pub mod known_assigned_xids;
 pub mod profile;
 pub mod recovery;
 pub mod settings;
+pub mod slru;
 pub mod snapshot;
+pub mod subtrans;
 mod sync;
+pub mod visibility;
 
 pub use error::RecoveryError;
 pub use known_assigned_xids::KnownAssignedLayout;

@@ -15,6 +15,7 @@ use crate::error::RecoveryError;
 use crate::known_assigned_xids::skip_offset::{ScanStrategy, SlotCount};
 use crate::known_assigned_xids::view::KnownAssignedView;
 use crate::recovery::StandbyState;
+use crate::subtrans::Subtrans;
 use crate::sync::Published;
 
 /// What replay publishes after a record. Never changes.
@@ -39,6 +40,8 @@ pub struct ReplayedState {
     pub xact_completion_count: u64,
     /// The known-assigned xids.
     pub known_assigned: KnownAssignedView,
+    /// `pg_subtrans`.
+    pub subtrans: Subtrans,
 }
 
 /// A snapshot with what it cost.

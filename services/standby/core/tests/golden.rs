@@ -6,12 +6,12 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use pg_types::record::RecordBody;
-use pg_types::{Lsn, WalRecord};
+use pg_types::record::{CheckpointRecord, RecordBody};
+use pg_types::{FullXid, Lsn, WalRecord};
 use serde_json::{Value, json};
 use standby_core::{
     CompressCall, CompressReason, CompressionRule, KnownAssignedLayout, RecoveryReader, RecoveryWriter, ReplayedState,
-    StandbyProfile, TakenSnapshot,
+    StandbyProfile, StandbyState, TakenSnapshot,
 };
 use support::{RUNS, Run};
 
@@ -268,6 +268,54 @@ fn segments_give_every_snapshot_of_the_real_standby() {
         });
         assert_eq!(stops.next(), None, "a stop that no record ends at: {run:?}");
     }
+}
+
+/// A standby that begins at this record, as the first checkpoint or list that it sees.
+fn started_at(run: &Run, record: &WalRecord) -> Option<RecoveryWriter> {
+    let checkpoint = match &record.body {
+        RecordBody::Checkpoint(checkpoint) if !checkpoint.shutdown => (**checkpoint).clone(),
+        RecordBody::RunningXacts(running) => {
+            CheckpointRecord { next_xid: FullXid(u64::from(running.next_xid.0)), ..CheckpointRecord::default() }
+        }
+        _ => return None,
+    };
+    let mut writer = RecoveryWriter::new(&run.settings(), run.profile.parse().unwrap()).unwrap();
+    writer.start_at_checkpoint(&checkpoint, record.lsn).unwrap();
+    Some(writer)
+}
+
+#[test]
+fn a_standby_started_anywhere_comes_to_the_same_state() {
+    let (mut starts, mut pending, mut compared) = (0, 0, 0);
+    for run in RUNS.iter().filter(|r| r.suffix.is_empty()) {
+        let mut late: Vec<RecoveryWriter> = Vec::new();
+        let Replay { mut writer, records, .. } = Replay::new(*run, "");
+        for record in &records {
+            late.extend(started_at(run, record));
+            for one in late.iter_mut().chain([&mut writer]) {
+                one.apply(record).unwrap_or_else(|e| panic!("{run:?}: {e}"));
+            }
+            let Ok(whole) = writer.reader().snapshot() else { continue };
+            for one in &late {
+                let Ok(taken) = one.reader().snapshot() else { continue };
+                let (a, b) = (&whole.snapshot, &taken.snapshot);
+                assert_eq!((a.replay_lsn, a.xmin, a.xmax), (b.replay_lsn, b.xmin, b.xmax), "{run:?}");
+                // Who started at a list with subtransactions has some that an assignment took from the other, and knows all.
+                if !a.suboverflowed && !b.suboverflowed {
+                    assert_eq!(a.xip, b.xip, "{run:?} at {}", a.replay_lsn);
+                    compared += 1;
+                }
+            }
+            pending += usize::from(late.last().is_some_and(|w| w.state().standby_state == StandbyState::SnapshotPending));
+        }
+        starts += late.len();
+        for one in &late {
+            let (a, b) = (writer.state(), one.state());
+            assert_eq!(a.known_assigned.live_xids(), b.known_assigned.live_xids(), "{run:?}");
+            assert_eq!((a.next_xid.xid(), a.latest_completed_xid), (b.next_xid.xid(), b.latest_completed_xid), "{run:?}");
+        }
+    }
+    assert!(starts > 8 && pending > 0 && compared > 10_000, "{starts} {pending} {compared}");
 }
 
 #[test]

@@ -27,10 +27,11 @@
 //! | running-transactions record | O(S), before READY also O(n log n) |
 //!
 //! **Differences from PostgreSQL.** No commit log from before the start ([`crate::clog`]). Prepared transactions are known from the
-//! records replayed or from a [`RestartPoint`], not from files. The consistency point of a base backup is the caller's concern.
-//! A primary's setting above the standby's is an error at once (13 stops too; 14 and later pause first).
+//! records replayed or from a [`RestartPoint`], not from files; a restart point does not name their subtransactions. The consistency point of a base backup is the caller's concern.
+//! A primary's setting above the standby's is an error at once (13 stops too; 14 and later pause first). A list of running
+//! transactions that contradicts itself or the records before it is refused; PostgreSQL takes it as it is.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -44,11 +45,14 @@ use crate::known_assigned_xids::{KnownAssignedView, KnownAssignedXids};
 use crate::profile::StandbyProfile;
 use crate::settings::{ArraySizes, StandbySettings};
 use crate::snapshot::{RecoveryReader, ReplayedState, Shared};
+use crate::subtrans::Subtrans;
 use crate::sync::Published;
 
 mod redo;
 mod running_xacts;
 
+#[cfg(test)]
+mod histories;
 #[cfg(test)]
 mod tests;
 
@@ -94,8 +98,10 @@ pub struct RecoveryWriter {
     kax: KnownAssignedXids,
     /// The state to be published at the end of the record. Its view is a copy, taken then.
     state: ReplayedState,
-    /// Prepared transactions, as (xid, position of the record that prepared it).
-    prepared: BTreeSet<(u32, Lsn)>,
+    /// Prepared transactions: xid and position of the record that prepared it, with the subtransactions.
+    prepared: BTreeMap<(u32, Lsn), Vec<Xid>>,
+    /// Newest xid that a record showed since the start.
+    newest_seen: Xid,
     /// Transactions seen to end since the start; kept until READY.
     completed: CompletedXids,
     /// The last checkpoint replayed.
@@ -126,7 +132,8 @@ impl RecoveryWriter {
         Ok(Self {
             kax: KnownAssignedXids::new(sizes.max_known_assigned_xids, sizes.max_procs, profile.layout),
             state,
-            prepared: BTreeSet::new(),
+            prepared: BTreeMap::new(),
+            newest_seen: Xid::INVALID,
             completed: CompletedXids::default(),
             restart_point: None,
             settings: *settings,
@@ -171,7 +178,8 @@ impl RecoveryWriter {
             latest_observed_xid: checkpoint.next_xid.xid().prev(),
             ..initial_state()
         };
-        self.prepared = prepared.iter().map(|xid| (xid.numeric(), Lsn::INVALID)).collect();
+        self.prepared = prepared.iter().map(|xid| ((xid.numeric(), Lsn::INVALID), Vec::new())).collect();
+        self.newest_seen = Xid::INVALID;
         self.completed.clear();
         self.restart_point = None;
         if checkpoint.shutdown {
@@ -301,5 +309,6 @@ fn initial_state() -> ReplayedState {
         pending_xmin: Xid::INVALID,
         xact_completion_count: 1,
         known_assigned: KnownAssignedView::empty(),
+        subtrans: Subtrans::default(),
     }
 }

@@ -17,8 +17,8 @@ impl RecoveryWriter {
         match &record.body {
             RecordBody::Commit(commit) => self.finish(finished(record.xid, commit.prepared_xid), &commit.subxids, lsn),
             RecordBody::Abort(abort) => self.finish(finished(record.xid, abort.prepared_xid), &abort.subxids, lsn),
-            RecordBody::Prepare(_) => {
-                self.prepared.insert((record.xid.numeric(), lsn));
+            RecordBody::Prepare(prepare) => {
+                self.prepared.insert((record.xid.numeric(), lsn), prepare.subxids.clone());
                 Ok(())
             }
             RecordBody::Assignment(assignment) => self.assign(assignment.top_xid, &assignment.subxids, lsn),
@@ -36,6 +36,9 @@ impl RecoveryWriter {
             return Err(RecoveryError::MalformedRecord { lsn, what: "a transaction id below 3" });
         }
         self.advance_next_xid_past(xid);
+        if self.newest_seen.precedes(xid) {
+            self.newest_seen = xid;
+        }
         let latest = self.state.latest_observed_xid;
         if xid.follows(latest) {
             if self.state.standby_state >= StandbyState::SnapshotPending {
@@ -76,6 +79,9 @@ impl RecoveryWriter {
     fn assign(&mut self, top_xid: Xid, subxids: &[Xid], lsn: Lsn) -> Result<(), RecoveryError> {
         let newest = latest(top_xid, subxids);
         self.observe(newest, lsn)?;
+        for &subxid in subxids {
+            self.state.subtrans.set_parent(subxid, top_xid, lsn)?;
+        }
         if self.state.standby_state == StandbyState::Initialized {
             return Ok(());
         }
@@ -97,7 +103,7 @@ impl RecoveryWriter {
         } else {
             self.state.next_xid = self.state.next_xid.max(checkpoint.next_xid);
         }
-        let before_redo = self.prepared.iter().filter(|(_, prepared_at)| *prepared_at < checkpoint.redo);
+        let before_redo = self.prepared.keys().filter(|(_, prepared_at)| *prepared_at < checkpoint.redo);
         self.restart_point = Some(RestartPoint {
             checkpoint_lsn: lsn,
             redo: checkpoint.redo,
@@ -111,7 +117,12 @@ impl RecoveryWriter {
     /// subtransactions count as found through their tops.
     pub(super) fn apply_shutdown_checkpoint(&mut self, checkpoint: &CheckpointRecord, lsn: Lsn) -> Result<(), RecoveryError> {
         let next_xid = checkpoint.next_xid.xid();
-        let xids: Vec<Xid> = self.prepared.iter().map(|&(xid, _)| Xid(xid)).collect();
+        for (&(xid, _), subxids) in &self.prepared {
+            for &subxid in subxids {
+                self.state.subtrans.set_parent(subxid, Xid(xid), lsn)?;
+            }
+        }
+        let xids: Vec<Xid> = self.prepared.keys().map(|&(xid, _)| Xid(xid)).collect();
         let oldest = xids.iter().copied().fold(next_xid, |oldest, xid| if xid.precedes(oldest) { xid } else { oldest });
         let running = RunningXacts {
             tops: &xids,
@@ -160,7 +171,7 @@ impl RecoveryWriter {
     /// Ends the prepared state of a transaction, if it was prepared.
     fn forget_prepared(&mut self, xid: Xid) {
         let x = xid.numeric();
-        while let Some(&entry) = self.prepared.range((x, Lsn(0))..=(x, Lsn(u64::MAX))).next() {
+        while let Some((&entry, _)) = self.prepared.range((x, Lsn(0))..=(x, Lsn(u64::MAX))).next() {
             self.prepared.remove(&entry);
         }
     }

@@ -50,9 +50,7 @@ impl<'a> From<&'a RunningXactsRecord> for RunningXacts<'a> {
 impl RecoveryWriter {
     /// `ProcArrayApplyRecoveryInfo`: prunes, then does what the state asks for.
     pub(super) fn apply_recovery_info(&mut self, running: &RunningXacts<'_>, lsn: Lsn) -> Result<(), RecoveryError> {
-        let ids = [running.next_xid, running.oldest_running_xid, running.latest_completed_xid];
-        if !ids.into_iter().all(Xid::is_normal) {
-            let what = "a list of running transactions with an invalid next, oldest or latest completed id";
+        if let Some(what) = self.contradiction(running) {
             return Err(RecoveryError::MalformedRecord { lsn, what });
         }
         self.expire_old(running.oldest_running_xid);
@@ -76,6 +74,25 @@ impl RecoveryWriter {
         self.load(running, lsn)
     }
 
+    /// What a list says against itself or against the records before it. The primary draws it up under the lock that gives ids out,
+    /// and logs it before it lets go: no id from the next one on can have been seen.
+    fn contradiction(&self, running: &RunningXacts<'_>) -> Option<&'static str> {
+        let RunningXacts { tops, subs, next_xid: next, oldest_running_xid: oldest, latest_completed_xid: completed, .. } =
+            *running;
+        if ![next, oldest, completed].into_iter().all(Xid::is_normal) {
+            return Some("a list of running transactions with an invalid next, oldest or latest completed id");
+        }
+        if oldest.follows(next) || completed.follows_or_equals(next) {
+            return Some("a list of running transactions whose oldest or latest completed id is not before its next id");
+        }
+        if self.newest_seen.follows_or_equals(next) {
+            return Some("a list of running transactions whose next id was seen before");
+        }
+        let listed = |xid: &Xid| xid.is_normal() && xid.follows_or_equals(oldest) && xid.precedes(next);
+        let all = tops.iter().chain(subs).all(listed);
+        (!all).then_some("a running transaction that is not between the oldest and the next transaction id")
+    }
+
     /// `ExpireOldKnownAssignedTransactionIds`: nothing older than `oldest` runs.
     fn expire_old(&mut self, oldest: Xid) {
         if self.profile.prune_completes {
@@ -90,19 +107,24 @@ impl RecoveryWriter {
             let x = xid.numeric();
             prepared.range((x, Lsn(0))..=(x, Lsn(u64::MAX))).next().is_some()
         });
+        self.state.subtrans.truncate(self.oldest_needed(oldest));
         if self.state.standby_state < StandbyState::SnapshotReady {
             self.completed.forget_before(self.full_xid(oldest));
         }
+    }
+
+    /// The oldest xid whose parent somebody could ask for: the oldest running one, prepared ones included.
+    fn oldest_needed(&self, oldest: Xid) -> Xid {
+        self.prepared
+            .keys()
+            .map(|&(xid, _)| Xid(xid))
+            .fold(oldest, |oldest, xid| if xid.precedes(oldest) { xid } else { oldest })
     }
 
     /// Takes the list over: without those that have ended meanwhile, sorted, each once.
     fn load(&mut self, running: &RunningXacts<'_>, lsn: Lsn) -> Result<(), RecoveryError> {
         let listed = running.tops.iter().chain(running.subs).copied();
         let mut xids: Vec<Xid> = listed.filter(|&xid| !self.completed.contains(self.full_xid(xid))).collect();
-        if xids.iter().any(|xid| !xid.is_normal() || !xid.precedes(running.next_xid)) {
-            let what = "a running transaction that is not before the next transaction id";
-            return Err(RecoveryError::MalformedRecord { lsn, what });
-        }
         // In the circular order, which is one because all are at most 2^31 before the next id.
         xids.sort_unstable_by_key(|xid| std::cmp::Reverse(running.next_xid.numeric().wrapping_sub(xid.numeric())));
         xids.dedup();

@@ -1,12 +1,15 @@
 //! The state machine, record by record. Golden tests against real servers are in `tests/`.
 
 use pg_types::record::{
-    AbortRecord, AssignmentRecord, CheckpointRecord, CommitRecord, ParameterChangeRecord, RecordBody, RunningXactsRecord,
+    AbortRecord, AssignmentRecord, CheckpointRecord, CommitRecord, ParameterChangeRecord, PrepareRecord, RecordBody,
+    RunningXactsRecord,
 };
 use pg_types::{FullXid, Lsn, WalRecord, Xid};
 
 use super::*;
 use crate::CompressReason;
+use crate::slru::{SUBTRANS_BUFFERS, SlruBuffers};
+use crate::visibility::xid_in_mvcc_snapshot;
 
 /// A standby and the end of its WAL.
 struct Standby {
@@ -282,6 +285,110 @@ fn damaged_records_are_errors_that_name_them() {
     let mut s = Standby::online("pg16", 100);
     let err = s.try_apply(2, RecordBody::XlogOther).unwrap_err();
     assert!(matches!(err, RecoveryError::MalformedRecord { .. }), "{err}");
+}
+
+#[test]
+fn lists_that_contradict_themselves_or_what_was_seen_are_refused() {
+    let list = |next, oldest, completed, tops: &[u32]| RunningXactsRecord {
+        next_xid: Xid(next),
+        oldest_running_xid: Xid(oldest),
+        latest_completed_xid: Xid(completed),
+        xids: xids(tops),
+        ..RunningXactsRecord::default()
+    };
+    for (running, says) in [
+        (list(110, 111, 99, &[]), "is not before its next id"),
+        (list(110, 100, 110, &[]), "is not before its next id"),
+        (list(104, 100, 99, &[]), "was seen before"),
+        (list(110, 102, 99, &[101]), "not between the oldest and the next"),
+        (list(110, 102, 99, &[110]), "not between the oldest and the next"),
+    ] {
+        // Refused when it is loaded, and by a standby that is ready.
+        for ready in [false, true] {
+            let mut s = Standby::online("pg16", 100);
+            if ready {
+                s.running(100, 100, 99, &[], &[], false);
+            }
+            s.write(104);
+            let err = s.try_apply(0, RecordBody::RunningXacts(Box::new(running.clone()))).unwrap_err();
+            assert!(err.to_string().contains(says), "{err}");
+        }
+    }
+    let mut s = Standby::online("pg16", 100);
+    s.running(100, 100, 99, &[], &[], false).write(104).running(105, 100, 99, &[100], &[], false);
+    assert_eq!(s.live(), [100, 101, 102, 103, 104]);
+}
+
+#[test]
+fn the_end_of_an_unknown_transaction_is_none_for_readers() {
+    for profile in ["pg16", "indexed"] {
+        let mut s = Standby::online(profile, 100);
+        s.running(100, 100, 99, &[], &[], false).write(101);
+        // Long over, never seen, and ended twice.
+        s.commit(50, &[60]).commit(102, &[]).commit(102, &[]);
+        assert_eq!(s.snapshot(), (100, 103, vec![100, 101], false), "{profile}");
+    }
+}
+
+#[test]
+fn subtransactions_of_prepared_transactions_are_found_after_a_shutdown_of_the_primary() {
+    let mut s = Standby::online("pg18", 100);
+    s.running(100, 100, 99, &[], &[], false).write(104);
+    let prepare = PrepareRecord { subxids: xids(&[101, 103]), ..PrepareRecord::default() };
+    s.apply(100, RecordBody::Prepare(Box::new(prepare)));
+    assert_eq!(s.writer.state().subtrans.parent(Xid(103)), Xid::INVALID, "not at PREPARE");
+    s.checkpoint(true, 105, Lsn(1000));
+    assert_eq!(s.writer.state().subtrans.parent(Xid(103)), Xid(100));
+}
+
+#[test]
+fn older_minors_that_become_ready_at_a_shutdown_take_subtransactions_of_prepared_ones_for_over() {
+    for (profile, runs) in [("pg15.1", false), ("pg15", true)] {
+        let mut s = Standby::online(profile, 104);
+        // Overflowed: pending, until the primary is shut down.
+        s.running(104, 100, 99, &[100], &[], true);
+        let prepare = PrepareRecord { subxids: xids(&[101]), ..PrepareRecord::default() };
+        s.apply(100, RecordBody::Prepare(Box::new(prepare))).checkpoint(true, 104, Lsn(1000));
+        let taken = s.writer.reader().snapshot().unwrap();
+        let mut buffers = SlruBuffers::new(SUBTRANS_BUFFERS, false);
+        let state = s.writer.state();
+        assert_eq!(xid_in_mvcc_snapshot(Xid(101), &taken.snapshot, &state.subtrans, &mut buffers), runs, "{profile}");
+    }
+}
+
+#[test]
+fn the_cliff_begins_with_an_assignment_and_not_with_subtransactions() {
+    let in_progress = |s: &Standby, xid: u32, buffers: &mut SlruBuffers| {
+        let taken = s.writer.reader().snapshot().unwrap();
+        xid_in_mvcc_snapshot(Xid(xid), &taken.snapshot, &s.writer.state().subtrans, buffers)
+    };
+    // A long transaction, another with k subtransactions, and one that commits after them: is each of them running?
+    for (k, logical, lookups) in [(3, false, 0), (63, false, 0), (64, false, 1 + 1 + 2 * 64), (1, true, 1 + 1 + 2)] {
+        let mut s = Standby::online("pg16", 100);
+        s.running(100, 100, 99, &[], &[], false).write(100).write(101 + k);
+        let subs: Vec<u32> = (102..102 + k).collect();
+        // At 64 unreported ones; with wal_level = logical also when the first xid of a transaction is taken in a savepoint.
+        if k == 64 || logical {
+            s.assign(101, &subs);
+        }
+        s.commit(102 + k, &[]);
+        let mut buffers = SlruBuffers::new(SUBTRANS_BUFFERS, false);
+        for xid in 100..102 + k {
+            assert!(in_progress(&s, xid, &mut buffers), "{xid} of {k}");
+        }
+        assert_eq!(buffers.counts().lookups(), u64::from(lookups as u32), "{k}");
+    }
+}
+
+#[test]
+fn parents_are_kept_until_a_list_passes_them() {
+    let mut s = Standby::online("pg16", 100);
+    s.running(100, 100, 99, &[], &[], false).write(100).assign(100, &[101, 5000]);
+    assert_eq!(s.writer.state().subtrans.page_count(), 2);
+    s.commit(100, &[101, 5000]).running(5001, 2048, 5000, &[2048], &[], false);
+    assert_eq!(s.writer.state().subtrans.page_count(), 1);
+    let err = s.try_apply(0, RecordBody::Assignment(Box::new(AssignmentRecord { top_xid: Xid(5001), subxids: xids(&[5001]) })));
+    assert!(matches!(err, Err(RecoveryError::MalformedRecord { .. })), "{err:?}");
 }
 
 #[test]
