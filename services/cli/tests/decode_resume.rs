@@ -6,7 +6,7 @@ mod support;
 
 use std::sync::Arc;
 
-use decoder_core::{Catalog, CsvCatalog, DecodedTransaction, Decoder, DecoderConfig, OutputSink, Profile};
+use decoder_core::{Catalog, CsvCatalog, DecodedTransaction, Decoder, DecoderConfig, MemorySnapshots, OutputSink, Profile};
 use pg_types::{Lsn, Oid, WalRecord};
 use pg_wal::{WalDir, WalReader};
 use support::{FIXTURES, Fixture};
@@ -49,15 +49,22 @@ fn resuming_at_any_record_loses_and_repeats_nothing() {
         let mut decoder = Decoder::new(config(Lsn::INVALID), catalog());
         records.iter().for_each(|record| decoder.process(record, &mut whole).unwrap());
         assert_eq!(whole.0.len(), 279);
-        for stop in (1..records.len()).step_by(97) {
-            let mut given = Given::default();
-            let mut first = Decoder::new(config(Lsn::INVALID), catalog());
+        let mut restarted_from_snapshots = 0;
+        for stop in (1..records.len()).step_by(193) {
+            let (mut given, store) = (Given::default(), Box::new(MemorySnapshots::default()));
+            let mut first = Decoder::new(config(Lsn::INVALID), catalog()).serialize_to(store.clone());
             records[..stop].iter().for_each(|record| first.process(record, &mut given).unwrap());
             let (restart, confirmed) = (first.restart_lsn(), given.0.last().map_or(Lsn::INVALID, |t| t.1));
-            let mut second = Decoder::resume(config(confirmed), catalog());
+            let from_snapshot = first.restarts_from_snapshot();
+            restarted_from_snapshots += usize::from(from_snapshot);
+            let mut second = match from_snapshot {
+                true => Decoder::restore(config(confirmed), catalog(), store),
+                false => Decoder::new(config(confirmed), catalog()).serialize_to(store),
+            };
             let rest = records.iter().filter(|record| record.lsn >= restart);
             rest.for_each(|record| second.process(record, &mut given).unwrap());
             assert_eq!(given.0, whole.0, "{name}: stopped after {}", records[stop - 1].lsn);
         }
+        assert!(restarted_from_snapshots > 0, "{name}: a log without a second list shows nothing");
     }
 }

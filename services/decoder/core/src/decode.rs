@@ -24,6 +24,7 @@
 
 mod footprint;
 mod heap;
+mod standby;
 mod two_phase;
 mod xact;
 
@@ -48,7 +49,7 @@ use crate::reorder_buffer::streaming::Replayer;
 use crate::reorder_buffer::txn::Txn;
 use crate::sampling::{CurrentFunction, Function};
 use crate::sinvaladt::QueueCounts;
-use crate::snap_build::{SnapBuild, SnapBuildCounts, SnapBuildState};
+use crate::snap_build::{HistoricSnapshot, SnapBuild, SnapBuildCounts, SnapBuildState, SnapshotStore};
 use crate::spill::{SpillStore, TransactionStatus};
 use crate::syscache_callbacks::{CallbackCounts, TooManyCallbacks};
 use crate::work_mem::WorkMem;
@@ -101,14 +102,22 @@ struct WalRules {
     before_commit: bool,
     /// TOAST tables and sequences have row types.
     storage_types: bool,
+    /// Serialised snapshots name the running transactions that had changed catalogs (16 and later).
+    names_catalog_changers: bool,
 }
 
 /// By version.
 const WAL_RULES: [WalRules; PgVersion::ALL.len()] = {
-    let of_13 =
-        WalRules { inplace_changes_catalog: true, standby_invalidations: true, before_commit: false, storage_types: true };
+    let of_13 = WalRules {
+        inplace_changes_catalog: true,
+        standby_invalidations: true,
+        before_commit: false,
+        storage_types: true,
+        names_catalog_changers: false,
+    };
     let from_14 = WalRules { standby_invalidations: false, before_commit: true, storage_types: false, ..of_13 };
-    [of_13, from_14, from_14, from_14, from_14, WalRules { inplace_changes_catalog: false, ..from_14 }]
+    let from_16 = WalRules { names_catalog_changers: true, ..from_14 };
+    [of_13, from_14, from_14, from_16, from_16, WalRules { inplace_changes_catalog: false, ..from_16 }]
 };
 
 /// How full a decoder is.
@@ -139,6 +148,12 @@ pub struct Decoder {
     rules: WalRules,
     /// When decoding may start, and snapshots.
     snap_build: SnapBuild,
+    /// Where the builder is serialised, if anywhere.
+    snapshots: Option<Box<dyn SnapshotStore>>,
+    /// The first record must make it consistent.
+    must_restore: bool,
+    /// A snapshot with which decoding may begin again; invalid if there is none yet.
+    restart_lsn: Lsn,
     /// Unfinished transactions.
     reorder_buffer: ReorderBuffer,
     /// The caches, names and buffers of replays.
@@ -170,12 +185,26 @@ impl Decoder {
         Self::with(config, catalog, snap_build)
     }
 
-    /// A decoder that goes on where another stopped: WAL must be given from that one's [`Decoder::restart_lsn`] on, and
-    /// `config.confirmed_lsn` must be the end of the last commit that was given out.
+    /// A decoder that goes on where another stopped that has no store for snapshots: WAL must be given from that one's
+    /// [`Decoder::restart_lsn`] on, and `config.confirmed_lsn` must be the end of the last commit that was given out. What had changed
+    /// catalogs before is not known to it, so that what it counts for snapshots is less.
     #[must_use]
     pub fn resume(config: DecoderConfig, catalog: Arc<dyn Catalog>) -> Decoder {
         let snap_build = SnapBuild::resumed(config.confirmed_lsn, config.profile.committed_order);
         Self::with(config, catalog, snap_build)
+    }
+
+    /// A decoder that goes on where another stopped that [`Decoder::restarts_from_snapshot`]: as [`Decoder::resume`], with what that one
+    /// wrote in `store`.
+    #[must_use]
+    pub fn restore(config: DecoderConfig, catalog: Arc<dyn Catalog>, store: Box<dyn SnapshotStore>) -> Decoder {
+        Decoder { must_restore: true, ..Self::new(config, catalog).serialize_to(store) }
+    }
+
+    /// Serialises its snapshot builder to `store`, and begins with what is there; otherwise nothing is serialised.
+    #[must_use]
+    pub fn serialize_to(self, store: Box<dyn SnapshotStore>) -> Self {
+        Self { snapshots: Some(store), ..self }
     }
 
     /// The rest of both.
@@ -184,6 +213,9 @@ impl Decoder {
         Decoder {
             rules: WAL_RULES[config.version as usize],
             snap_build,
+            snapshots: None,
+            must_restore: false,
+            restart_lsn: Lsn::INVALID,
             reorder_buffer: ReorderBuffer::new(Memory::new(config.work_mem, &config.profile)),
             replayer: Replayer::new(caches, Relations::new(catalog, config.database), config.profile.message_rule),
             tree: Vec::new(),
@@ -227,7 +259,7 @@ impl Decoder {
         if !self.first_lsn.is_valid() {
             self.first_lsn = record.lsn;
         }
-        let done = self.dispatch(record, sink);
+        let done = self.dispatch(record, sink).and_then(|()| self.restored(record));
         self.end_lsn = record.end_lsn;
         self.replayer.caches.marker.leave(outer);
         #[cfg(debug_assertions)]
@@ -239,15 +271,11 @@ impl Decoder {
 
     /// By state and kind of record.
     fn dispatch(&mut self, record: &WalRecord, sink: &mut dyn OutputSink) -> Result<(), DecodeError> {
-        if let RecordBody::RunningXacts(running) = &record.body {
-            let consistent = self.snap_build.state() == SnapBuildState::Consistent;
-            self.snap_build.running_xacts(record.lsn, running);
-            if !consistent && self.snap_build.state() == SnapBuildState::Consistent {
-                self.consistent_at = record.end_lsn;
-            }
-            self.abort_old(running.oldest_running_xid, record.lsn, sink)?;
-            self.trim_commits();
-            return Ok(());
+        match &record.body {
+            RecordBody::RunningXacts(running) => return self.running_xacts(record, running, sink),
+            RecordBody::Checkpoint(checkpoint) if checkpoint.shutdown => return self.serialization_point(record),
+            RecordBody::EndOfRecovery { .. } => return self.serialization_point(record),
+            _ => self.note_end(record),
         }
         if self.snap_build.state() < SnapBuildState::FullSnapshot {
             return Ok(());
@@ -354,15 +382,26 @@ impl Decoder {
         }
     }
 
-    /// Where WAL must be read from by a decoder that [`Decoder::resume`]s now: the start of the oldest unfinished transaction,
-    /// or the end of what was processed if there is none; before this decoder is consistent, its first record.
+    /// Where WAL must be read from by a decoder that goes on now. With a store: a serialised snapshot older than every unfinished
+    /// transaction, which that one [`Decoder::restore`]s, or, if this does not [`Decoder::restarts_from_snapshot`] yet, its first record,
+    /// from which another finds the same consistent point. Without: the start of the oldest unfinished transaction, or the end of what
+    /// was processed, where that one [`Decoder::resume`]s; before this decoder is consistent, its first record.
     #[must_use]
     pub fn restart_lsn(&self) -> Lsn {
-        if self.snap_build.state() < SnapBuildState::Consistent {
+        if self.restarts_from_snapshot() {
+            return self.restart_lsn;
+        }
+        if self.snapshots.is_some() || self.snap_build.state() < SnapBuildState::Consistent {
             return self.first_lsn;
         }
         let unfinished = self.reorder_buffer.toplevel().map(|at| self.reorder_buffer.get(at).oldest_lsn).min();
         unfinished.unwrap_or(self.end_lsn)
+    }
+
+    /// Whether [`Decoder::restart_lsn`] has a serialised snapshot.
+    #[must_use]
+    pub fn restarts_from_snapshot(&self) -> bool {
+        self.restart_lsn.is_valid()
     }
 
     /// End of the last record processed.
@@ -381,6 +420,19 @@ impl Decoder {
     #[must_use]
     pub fn waits_for(&self) -> Option<Xid> {
         self.snap_build.waits_for()
+    }
+
+    /// Before it is consistent: the transactions that it waits for, as far as the last list tells, oldest first. None: the next
+    /// RUNNING_XACTS record decides.
+    #[must_use]
+    pub fn waiting(&self) -> &[Xid] {
+        self.snap_build.waiting()
+    }
+
+    /// The snapshot that a transaction beginning now would get, built for the asker alone. O(n log n).
+    #[must_use]
+    pub fn historic_snapshot(&self) -> HistoricSnapshot {
+        self.snap_build.would_be()
     }
 
     /// All work so far, that of skipped and rolled-back transactions included.

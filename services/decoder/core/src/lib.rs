@@ -43,7 +43,10 @@ pub use relsync::RelsyncCounts;
 pub use reorder_buffer::distribution::{ALLOCATED_MESSAGES_MAX, DISTRIBUTED_MESSAGES_MAX};
 pub use sampling::{CurrentFunction, Function};
 pub use sinvaladt::QueueCounts;
-pub use snap_build::{HistoricSnapshot, SnapBuildCounts, SnapBuildState};
+pub use snap_build::{
+    HistoricSnapshot, MemorySnapshots, SnapBuildCounts, SnapBuildState, SnapshotError, SnapshotFailure, SnapshotStore,
+    snapshot_file_name,
+};
 pub use spill::{MemorySpill, SpillError, SpillFailure, SpillFile, SpillStore, TransactionStatus};
 pub use syscache_callbacks::{CallbackCounts, TooManyCallbacks};
 pub use work_mem::{BadWorkMem, WorkMem};
@@ -82,9 +85,13 @@ pub enum DecodeError {
     /// Changes could not be written to a spill file, or not be read back.
     #[error(transparent)]
     Spill(#[from] SpillError),
+    /// The snapshot builder could not be serialised, or not be restored.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
     /// A transaction commits that was said to be rolled back, so that its changes are gone.
     #[error(
-        "the commit at {lsn} is of xid {xid}, whose changes were dropped because it was known to be rolled back: its status is              not that of this WAL; decode without it, under a profile before pg18"
+        "the commit at {lsn} is of xid {xid}, whose changes were dropped because it was known to be rolled back: its status is \
+         not that of this WAL; decode without it, under a profile before pg18"
     )]
     AbortedCommits {
         /// The transaction or subtransaction.

@@ -8,11 +8,19 @@
 //!            nothing runs (a)
 //!      ┌──────────────────────────────────────────────────────────────┐
 //!   START ──first record (c)──► BUILDING ──all then running ended──► FULL ──all then running ended──► CONSISTENT
-//!                               nothing is decoded                   changes of new transactions      commits are decoded
+//!     │                         nothing is decoded                   changes of new transactions      commits are decoded
+//!     └───────────────────────────── a snapshot was serialised there (b) ──────────────────────────────┘ serialises itself at each
+//!                                                                                                        RUNNING_XACTS record
 //! ```
 //!
+//! A decoder that begins again must not wait for that, so each RUNNING_XACTS record of a consistent one leaves a file
+//! (`snap_build/on_disk.rs`, `snap_build/store.rs`); which of them to begin with is found out in `decode/standby.rs`. Beginning there, it
+//! misses what running transactions did before. That their commits changed catalogs is told by the file (16 and later: those that
+//! had changed some, `catchange`) or guessed from the record's list (up to 15: all that ran, `InitialRunningXacts`).
+//!
 //! Invariants: I1 the state never goes back; I2 `committed` holds the catalog-changing transactions that committed and are not
-//! older than `xmin`, in the order of their commits or, kept sorted, in plain numeric order; I3 a transaction that began before FULL is never decoded, a commit before CONSISTENT neither.
+//! older than `xmin`, in the order of their commits or, kept sorted, in plain numeric order; I3 a transaction that began before FULL is
+//! never decoded, a commit before CONSISTENT neither.
 //!
 //! | operation | cost |
 //! |---|---|
@@ -21,7 +29,12 @@
 //! | building a snapshot | O(c log c) comparisons, or none where they are kept sorted; O(c) copies |
 //! | RUNNING_XACTS | O(c) |
 //!
-//! Differences from PostgreSQL: no serialised snapshots (rule b), since a directory of WAL comes without them.
+//! Differences from PostgreSQL: no horizon below which records are skipped (rule 0), which only the creation of a slot has; PostgreSQL
+//! waits for listed transactions with locks, this by reading on.
+
+mod on_disk;
+mod store;
+mod waiting;
 
 use std::sync::Arc;
 
@@ -29,6 +42,12 @@ use pg_types::record::RunningXactsRecord;
 use pg_types::{Lsn, Xid};
 
 use crate::profile::CommittedOrder;
+pub(crate) use crate::snap_build::on_disk::SnapBuildOnDisk;
+pub use crate::snap_build::store::{MemorySnapshots, SnapshotError, SnapshotFailure, SnapshotStore, snapshot_file_name};
+use crate::snap_build::waiting::Waiting;
+
+/// Room for committed xids at first; it grows to 2n + 1 (`AllocateSnapshotBuilder`).
+const COMMITTED_ROOM: u64 = 128;
 
 /// How far the builder is (`SnapBuildState`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,6 +84,12 @@ pub struct SnapBuildCounts {
     pub compared: u64,
     /// Xids moved to make room for one in its place.
     pub moved: u64,
+    /// Committed xids forgotten because no snapshot needs them any more.
+    pub purged: u64,
+    /// Builders written out.
+    pub serialized: u64,
+    /// Their bytes.
+    pub serialized_bytes: u64,
 }
 
 /// The builder.
@@ -78,7 +103,14 @@ pub(crate) struct SnapBuild {
     xmax: Xid,
     /// Committed catalog changers (`committed.xip`).
     committed: Vec<Xid>,
-    /// How they are ordered.
+    /// Room in that array.
+    committed_room: u64,
+    /// No transaction without catalog changes has committed yet (`includes_all_transactions`).
+    includes_all: bool,
+    /// Running transactions that were not seen from their begin and may have changed catalogs, in plain numeric order: `catchange`, or
+    /// `InitialRunningXacts`.
+    unseen: Vec<Xid>,
+    /// How committed ones are ordered.
     order: CommittedOrder,
     /// What was done so far.
     counts: SnapBuildCounts,
@@ -86,6 +118,10 @@ pub(crate) struct SnapBuild {
     next_phase_at: Xid,
     /// Commits whose record starts before this are skipped (`start_decoding_at`).
     start_decoding_at: Lsn,
+    /// Where it was serialised last (`last_serialized_snapshot`).
+    last_serialized: Lsn,
+    /// Whom the state waits for.
+    waiting: Waiting,
     /// The snapshot of now, built when somebody needs it.
     snapshot: Option<Arc<HistoricSnapshot>>,
 }
@@ -100,8 +136,13 @@ impl SnapBuild {
             xmin: Xid::INVALID,
             xmax: Xid::INVALID,
             committed: Vec::new(),
+            committed_room: COMMITTED_ROOM,
+            includes_all: true,
+            unseen: Vec::new(),
             next_phase_at: Xid::INVALID,
             start_decoding_at,
+            last_serialized: Lsn::INVALID,
+            waiting: Waiting::default(),
             snapshot: None,
         }
     }
@@ -131,6 +172,21 @@ impl SnapBuild {
         Some(self.next_phase_at).filter(|xid| xid.is_valid())
     }
 
+    /// The transactions that it waits for, as far as they are known, oldest first.
+    pub(crate) fn waiting(&self) -> &[Xid] {
+        self.waiting.xids()
+    }
+
+    /// A transaction has ended, whoever may see it.
+    pub(crate) fn ended(&mut self, xid: Xid) {
+        self.waiting.ended(xid);
+    }
+
+    /// Where it was serialised last.
+    pub(crate) fn last_serialized(&self) -> Lsn {
+        self.last_serialized
+    }
+
     /// `SnapBuildProcessChange`, the question in it: whether changes of this transaction are collected (I3).
     pub(crate) fn collects(&self, xid: Xid) -> bool {
         match self.state {
@@ -152,6 +208,7 @@ impl SnapBuild {
             self.start_decoding_at = self.start_decoding_at.max(Lsn(lsn.0.saturating_add(1)));
         }
         if changers.is_empty() {
+            self.includes_all = false;
             return false;
         }
         changers.iter().for_each(|changer| self.add_committed(*changer));
@@ -178,7 +235,65 @@ impl SnapBuild {
             }),
         };
         counts.moved += (end - place) as u64;
+        if self.committed_room == end as u64 {
+            self.committed_room = self.committed_room.saturating_mul(2).saturating_add(1);
+        }
         self.committed.insert(place, xid);
+    }
+
+    /// Whether a transaction that began before what was read may have changed catalogs; asked of commits with messages.
+    pub(crate) fn is_unseen_changer(&self, xid: Xid) -> bool {
+        self.unseen.binary_search_by_key(&xid.numeric(), |unseen| unseen.numeric()).is_ok()
+    }
+
+    /// `SnapBuildSerialize`, what goes into the file: before the record at `lsn` is processed, with the running transactions that
+    /// changed catalogs.
+    pub(crate) fn serialize(&mut self, catchange: Vec<Xid>) -> SnapBuildOnDisk {
+        SnapBuildOnDisk {
+            state: self.state,
+            xmin: self.xmin,
+            xmax: self.xmax,
+            start_decoding_at: self.start_decoding_at,
+            last_serialized: self.last_serialized,
+            committed_room: self.committed_room,
+            includes_all: self.includes_all,
+            committed: self.committed.clone(),
+            catchange,
+        }
+    }
+
+    /// It is in a file of so many bytes, as it was at `lsn`.
+    pub(crate) fn serialized(&mut self, lsn: Lsn, bytes: usize) {
+        self.last_serialized = lsn;
+        self.counts.serialized += 1;
+        self.counts.serialized_bytes += bytes as u64;
+    }
+
+    /// Rule (a): nothing runs, so that no file is needed.
+    pub(crate) fn is_consistent_without_file(running: &RunningXactsRecord) -> bool {
+        running.oldest_running_xid == running.next_xid
+    }
+
+    /// `SnapBuildRestore`, rule (b): is as it was when the file was written, if it was consistent then. `running`: what the record
+    /// lists, where that stands in for `catchange`.
+    pub(crate) fn restore(&mut self, file: SnapBuildOnDisk, running: Option<&RunningXactsRecord>) -> bool {
+        if file.state < SnapBuildState::Consistent {
+            return false;
+        }
+        (self.state, self.next_phase_at) = (SnapBuildState::Consistent, Xid::INVALID);
+        self.waiting.clear();
+        (self.xmin, self.xmax) = (file.xmin, file.xmax);
+        (self.committed, self.committed_room) = (file.committed, file.committed_room.max(1));
+        if self.order == CommittedOrder::KeptSorted {
+            self.committed.sort_unstable_by_key(|xid| xid.numeric());
+        }
+        self.unseen = file.catchange;
+        if let Some(running) = running {
+            self.unseen.extend(running.xids.iter().chain(&running.subxids));
+            self.unseen.sort_unstable_by_key(|xid| xid.numeric());
+        }
+        self.snapshot = None;
+        true
     }
 
     /// `SnapBuildBuildSnapshot`, or the last one if nothing changed since.
@@ -199,6 +314,13 @@ impl SnapBuild {
         Arc::clone(built)
     }
 
+    /// The same without building it: what a snapshot would be now.
+    pub(crate) fn would_be(&self) -> HistoricSnapshot {
+        let mut xip = self.committed.clone();
+        xip.sort_unstable_by_key(|xid| xid.numeric());
+        HistoricSnapshot { xmin: self.xmin, xmax: self.xmax, xip }
+    }
+
     /// `SnapBuildProcessRunningXacts`: advances the state or, once consistent, forgets what no snapshot needs any more.
     pub(crate) fn running_xacts(&mut self, lsn: Lsn, running: &RunningXactsRecord) {
         if self.state < SnapBuildState::Consistent {
@@ -214,10 +336,11 @@ impl SnapBuild {
     /// `SnapBuildFindSnapshot`: rules (a) and (c).
     fn find_snapshot(&mut self, lsn: Lsn, running: &RunningXactsRecord) {
         let ended = |boundary: Xid| boundary.precedes_or_equals(running.oldest_running_xid);
-        if running.oldest_running_xid == running.next_xid {
+        if Self::is_consistent_without_file(running) {
             self.start_decoding_at = self.start_decoding_at.max(Lsn(lsn.0.saturating_add(1)));
             (self.xmin, self.xmax) = (running.next_xid, running.next_xid);
             (self.state, self.next_phase_at) = (SnapBuildState::Consistent, Xid::INVALID);
+            self.waiting.clear();
             return;
         }
         match self.state {
@@ -233,13 +356,16 @@ impl SnapBuild {
             }
             _ => {}
         }
+        self.waiting.take_list(self.next_phase_at, running);
     }
 
     /// `SnapBuildPurgeOlderTxn` (I2).
     fn purge_older(&mut self) {
         let (xmin, before) = (self.xmin, self.committed.len());
         self.committed.retain(|xid| !xid.precedes(xmin));
+        self.unseen.retain(|xid| !xid.precedes(xmin));
         if self.committed.len() != before {
+            self.counts.purged += (before - self.committed.len()) as u64;
             self.snapshot = None;
         }
     }
@@ -252,6 +378,11 @@ mod tests {
 
     fn running(oldest: u32, next: u32) -> RunningXactsRecord {
         RunningXactsRecord { oldest_running_xid: Xid(oldest), next_xid: Xid(next), ..RunningXactsRecord::default() }
+    }
+
+    /// One that is consistent and knows nothing.
+    fn consistent(order: CommittedOrder) -> SnapBuild {
+        SnapBuild::resumed(Lsn(0), order)
     }
 
     #[test]
@@ -287,7 +418,7 @@ mod tests {
     #[test]
     fn i2_snapshots_hold_sorted_changers_from_xmin_on() {
         for order in [CommittedOrder::SortedEachTime, CommittedOrder::KeptSorted] {
-            snapshots_hold_sorted_changers(SnapBuild::resumed(Lsn(0), order));
+            snapshots_hold_sorted_changers(consistent(order));
         }
     }
 
@@ -307,7 +438,7 @@ mod tests {
     #[test]
     fn kept_sorted_compares_less_and_moves_nothing_in_order() {
         let counts = |order, n: u32| {
-            let mut builder = SnapBuild::resumed(Lsn(0), order);
+            let mut builder = consistent(order);
             for xid in 0..n {
                 builder.commit(Lsn(u64::from(xid)), Xid(1000 + xid), &[Xid(1000 + xid)]);
                 assert_eq!(builder.snapshot().xip.len(), xid as usize + 1);
@@ -325,7 +456,7 @@ mod tests {
         #[test]
         fn both_orders_build_the_same_snapshots(steps in prop::collection::vec((3u32..400, prop::option::of(3u32..400)), 1..60)) {
             let [mut each, mut kept] = [CommittedOrder::SortedEachTime, CommittedOrder::KeptSorted]
-                .map(|order| SnapBuild::resumed(Lsn(0), order));
+                .map(consistent);
             for (i, (xid, oldest)) in steps.into_iter().enumerate() {
                 for builder in [&mut each, &mut kept] {
                     builder.commit(Lsn(i as u64), Xid(xid), &[Xid(xid)]);

@@ -7,6 +7,8 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+#[path = "equivalence/resume.rs"]
+mod resume;
 mod support;
 
 use decoder_core::{Decoder, Profile, Share};

@@ -1,13 +1,12 @@
 //! What a decoder must know to go on after kill -9: where to read WAL again, and what it gave out already.
 //!
-//! PostgreSQL keeps the same in a slot's file and in serialised snapshots. A decoder of ours needs less, since what it gives out
-//! does not depend on its caches: it reads WAL again from the start of the oldest transaction that had not ended, and gives out
-//! nothing that the output log has.
+//! As PostgreSQL's slot file, which has serialised snapshots beside it (`snapshots.rs`): a decoder reads WAL again from one that is older
+//! than every transaction that had not ended, and gives out nothing that the output log has.
 //!
 //! # Invariants
 //!
 //! * **I1** `restart_lsn` ≤ the start of every transaction that ends after `output_end`; WAL before it may be forgotten upstream.
-//! * **I2** The output log up to `output_end` was durable before the checkpoint was written.
+//! * **I2** The serialised snapshot at `restart_lsn` was durable before the checkpoint was written, and so was the output log up to `output_end`.
 
 use std::path::Path;
 
@@ -35,7 +34,7 @@ pub struct Checkpoint {
     pub version: PgVersion,
     /// The database that is decoded.
     pub database: Oid,
-    /// The decoder was consistent; if not, it has to find its consistent point again.
+    /// There is a serialised snapshot at `restart_lsn`; if not, the decoder finds its consistent point again from there.
     pub consistent: bool,
     /// Where WAL must be read again.
     pub restart_lsn: Lsn,

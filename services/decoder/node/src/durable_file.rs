@@ -61,7 +61,6 @@ pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
 ///
 /// [`DurableFileError::Io`]; the old contents are then still there.
 pub fn write(path: &Path, magic: [u8; 8], payload: &[u8]) -> Result<(), DurableFileError> {
-    let beside = path.with_extension("tmp");
     let len = u32::try_from(payload.len()).map_err(|_| {
         DurableFileError::io("write", path, io::Error::new(io::ErrorKind::InvalidInput, "contents exceed 4 GiB"))
     })?;
@@ -70,14 +69,30 @@ pub fn write(path: &Path, magic: [u8; 8], payload: &[u8]) -> Result<(), DurableF
     bytes.extend_from_slice(&len.to_le_bytes());
     bytes.extend_from_slice(&crc32c::crc32c(payload).to_le_bytes());
     bytes.extend_from_slice(payload);
-    let write = || -> io::Result<()> {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(PRIVATE_MODE).open(&beside)?;
-        file.write_all(&bytes)?;
-        file.sync_all()?;
-        fs::rename(&beside, path)?;
-        path.parent().map_or(Ok(()), sync_dir)
-    };
-    write().map_err(|e| DurableFileError::io("write", path, e))
+    replace(path, &bytes).map_err(|e| DurableFileError::io("write", path, e))
+}
+
+/// Replaces the file at `path` with `bytes`, without any header.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let beside = path.with_extension("tmp");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(PRIVATE_MODE).open(&beside)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&beside, path)?;
+    path.parent().map_or(Ok(()), sync_dir)
+}
+
+/// The bytes of the file at `path`, at most one more than `len_max`.
+pub(crate) fn read_whole(path: &Path, len_max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(len_max.saturating_add(1)).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Whether there is no room for more.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
 /// The payload of the file at `path`, or `None` if there is no file.
@@ -86,15 +101,12 @@ pub fn write(path: &Path, magic: [u8; 8], payload: &[u8]) -> Result<(), DurableF
 ///
 /// [`DurableFileError::Io`], or [`DurableFileError::Damaged`] with `remedy` when the contents are not what [`write()`] wrote.
 pub fn read(path: &Path, magic: [u8; 8], remedy: &'static str) -> Result<Option<Vec<u8>>, DurableFileError> {
-    let file = match File::open(path) {
-        Ok(file) => file,
+    let bytes = match read_whole(path, HEADER_LEN as u64 + PAYLOAD_LEN_MAX) {
+        Ok(bytes) => bytes,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(DurableFileError::io("open", path, e)),
+        Err(e) => return Err(DurableFileError::io("read", path, e)),
     };
     let damaged = |reason: String| DurableFileError::Damaged { path: path.to_owned(), reason, remedy };
-    let mut bytes = Vec::new();
-    let limit = HEADER_LEN as u64 + PAYLOAD_LEN_MAX + 1;
-    file.take(limit).read_to_end(&mut bytes).map_err(|e| DurableFileError::io("read", path, e))?;
     let (header, payload) = bytes
         .split_first_chunk::<HEADER_LEN>()
         .ok_or_else(|| damaged(format!("{} bytes are too few for its header", bytes.len())))?;

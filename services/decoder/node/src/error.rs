@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use decoder_core::{DecodeError, SpillError, SpillFailure};
+use decoder_core::{DecodeError, SnapshotError, SnapshotFailure, SpillError, SpillFailure};
 use pg_types::{Lsn, PgVersion};
 
 use crate::durable_file::DurableFileError;
@@ -172,6 +172,7 @@ impl NodeError {
             Self::StreamLost(_) | Self::Connect(service_kit::client::ConnectError::Unreachable { .. }) => Remedy::Retry,
             Self::Log(LogError::Full { .. }) => Remedy::Retry,
             Self::Decode(DecodeError::Spill(SpillError { failure: SpillFailure::DiskFull, .. })) => Remedy::Retry,
+            Self::Decode(DecodeError::Snapshot(SnapshotError { failure: SnapshotFailure::DiskFull, .. })) => Remedy::Retry,
             Self::DurableFile(DurableFileError::Io { source, .. }) if source.kind() == std::io::ErrorKind::StorageFull => {
                 Remedy::Retry
             }

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!  decoding thread ──offer(sync point, checkpoint)──► latest one ──► fsync log ──► applied
-//!                                                                  └► checkpoint file ──► flushed ──► primary may forget WAL
+//!                                                                  └► checkpoint file ──► older snapshots go
+//!                                                                                      └► flushed ──► primary may forget WAL
 //!  subscribers ──confirm──► positions ──────────────► positions file ──► log segments may go
 //! ```
 
@@ -16,6 +17,7 @@ use tokio::sync::watch;
 use crate::checkpoint::Checkpoint;
 use crate::error::NodeError;
 use crate::output_log::{OutputLog, SyncPoint};
+use crate::snapshots::FileSnapshots;
 use crate::state::NodeState;
 use crate::subscriptions::Subscriptions;
 
@@ -85,6 +87,8 @@ pub(crate) struct Flusher {
     pub(crate) queue: Arc<FlushQueue>,
     /// The log, for retention.
     pub(crate) log: Arc<OutputLog>,
+    /// Serialised snapshots, for retention.
+    pub(crate) snapshots: FileSnapshots,
     /// Positions of subscribers.
     pub(crate) subscriptions: Arc<Mutex<Subscriptions>>,
     /// The node's state: `applied_lsn` and `flushed_lsn` are set here.
@@ -123,6 +127,7 @@ impl Flusher {
                 stored_at = Some(Instant::now());
                 if let Some(checkpoint) = pending.take() {
                     checkpoint.store(&self.checkpoint_path)?;
+                    self.snapshots.remove_before(checkpoint.restart_lsn)?;
                     self.state.send_modify(|state| state.flushed_lsn = checkpoint.restart_lsn);
                 }
                 self.save_positions()?;

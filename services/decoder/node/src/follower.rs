@@ -22,6 +22,7 @@ use crate::pipeline::{Arrival, Outlets, Pipeline};
 use crate::received_ends::ReceivedEnds;
 use crate::server::Serving;
 use crate::sink::EventSink;
+use crate::snapshots::FileSnapshots;
 use crate::state::{NodeState, OutputProgress};
 use crate::subscriptions::{SavedPositions, Subscriptions};
 use crate::trace::TransactionSpans;
@@ -207,9 +208,11 @@ impl Follower {
         let synced = begun.then_some(checkpoint.output_end);
         let positions_path = data_dir.join("positions");
         let saved_path = positions_path.clone();
-        let (writer, log, saved) = blocking(move || {
+        let snapshots_dir = data_dir.join("snapshots");
+        let (writer, log, saved, snapshots) = blocking(move || {
             let (writer, log) = OutputLog::open(log_config, system_id, restart, synced)?;
-            Ok((writer, log, SavedPositions::load(&saved_path, system_id)?))
+            let snapshots = FileSnapshots::open(snapshots_dir, begun)?;
+            Ok((writer, log, SavedPositions::load(&saved_path, system_id)?, snapshots))
         })
         .await?;
         let limits = &self.config.subscriptions;
@@ -227,6 +230,7 @@ impl Follower {
         let flusher = Flusher {
             queue: Arc::clone(&queue),
             log: Arc::clone(&log),
+            snapshots: snapshots.clone(),
             subscriptions: Arc::clone(&subscriptions),
             state: self.state.clone(),
             checkpoint_path: data_dir.join("checkpoint"),
@@ -240,6 +244,7 @@ impl Follower {
             output: self.output.clone(),
             flusher: Arc::clone(&queue),
             costliest: Arc::clone(&self.costliest),
+            snapshots,
         };
         let serving = Serving {
             log,

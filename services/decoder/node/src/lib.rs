@@ -17,6 +17,7 @@ mod pipeline;
 mod received_ends;
 mod server;
 mod sink;
+mod snapshots;
 mod spill;
 pub mod state;
 pub mod subscriber;

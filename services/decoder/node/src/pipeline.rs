@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use decoder_core::{Decoder, SnapBuildState};
+use decoder_core::Decoder;
 use opentelemetry::trace::SpanContext;
 use pg_types::{Lsn, Oid, RecordBody};
 use pg_wal::{Crc, WalProfile};
@@ -25,6 +25,7 @@ use crate::flusher::{FlushQueue, FlushRequest};
 use crate::output_log::LogWriter;
 use crate::received_ends::ReceivedEnds;
 use crate::sink::EventSink;
+use crate::snapshots::FileSnapshots;
 use crate::spill::FileSpill;
 use crate::state::{NodeState, OutputProgress};
 
@@ -100,6 +101,8 @@ pub(crate) struct Outlets {
     pub(crate) flusher: Arc<FlushQueue>,
     /// The costliest transactions.
     pub(crate) costliest: Arc<Mutex<Costliest>>,
+    /// Where the snapshot builder is serialised.
+    pub(crate) snapshots: FileSnapshots,
 }
 
 impl Pipeline {
@@ -216,7 +219,7 @@ impl Pipeline {
         Ok(None)
     }
 
-    /// The decoder for the checkpoint's database, with an empty folder for its spill files.
+    /// The decoder for the checkpoint's database, with an empty folder for its spill files and the serialised snapshots.
     fn make_decoder(&mut self) -> Result<(), NodeError> {
         let config = decoder_core::DecoderConfig {
             confirmed_lsn: self.checkpoint.output_end,
@@ -225,7 +228,11 @@ impl Pipeline {
         };
         let catalog = Arc::clone(&self.checked.catalog);
         let spill = FileSpill::open(self.checked.spill.clone())?;
-        let decoder = if self.checkpoint.consistent { Decoder::resume(config, catalog) } else { Decoder::new(config, catalog) };
+        let snapshots = Box::new(self.outlets.snapshots.clone());
+        let decoder = match self.checkpoint.consistent {
+            true => Decoder::restore(config, catalog, snapshots),
+            false => Decoder::new(config, catalog).serialize_to(snapshots),
+        };
         self.decoder = Some(decoder.spill_to(Box::new(spill)).know_status(Box::new(self.ahead.clone())));
         Ok(())
     }
@@ -282,8 +289,11 @@ impl Pipeline {
         self.write_finished()?;
         self.checkpoint.output_end = self.writer.end();
         if let Some(decoder) = &self.decoder {
-            self.checkpoint.consistent = decoder.state() == SnapBuildState::Consistent;
-            self.checkpoint.restart_lsn = self.checkpoint.restart_lsn.max(decoder.restart_lsn());
+            // A decoder that has read nothing yet knows no better than the checkpoint.
+            if decoder.restart_lsn() >= self.checkpoint.restart_lsn {
+                self.checkpoint.consistent = decoder.restarts_from_snapshot();
+                self.checkpoint.restart_lsn = decoder.restart_lsn();
+            }
         }
         self.outlets.flusher.offer(FlushRequest { sync: self.writer.sync_point(), checkpoint: self.checkpoint.clone() });
         self.report();

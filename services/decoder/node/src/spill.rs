@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use decoder_core::{SpillError, SpillFailure, SpillFile, SpillStore};
 use rustc_hash::FxHashMap;
 
-use crate::durable_file::PRIVATE_MODE;
+use crate::durable_file::{self, PRIVATE_MODE};
 use crate::error::NodeError;
 
 /// Where spill files are, and how large they may be.
@@ -79,11 +79,7 @@ impl FileSpill {
 
     /// A failure of the operating system.
     fn failed(&self, action: &'static str, file: SpillFile, source: &io::Error) -> SpillError {
-        use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
-        let failure = match source.kind() {
-            StorageFull | QuotaExceeded | FileTooLarge => SpillFailure::DiskFull,
-            _ => SpillFailure::Io,
-        };
+        let failure = if durable_file::is_full(source) { SpillFailure::DiskFull } else { SpillFailure::Io };
         SpillError { action, file: self.path(file).display().to_string(), reason: source.to_string(), failure }
     }
 }

@@ -173,6 +173,50 @@ async fn a_damaged_checkpoint_stops_the_node_with_file_and_remedy() {
     primary.shutdown().await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_or_missing_snapshot_stops_the_node_with_file_and_remedy() {
+    let wal = tempfile::tempdir().unwrap();
+    write_wal(wal.path(), 9000);
+    let (items, end) = expected(wal.path());
+    let ((_a, primary_data), (_b, data)) = (folder(), folder());
+    let primary = primary(wal.path(), &primary_data, any()).await;
+    let run = || async {
+        let mut program = Program::start(command(&data, primary.addr()));
+        let (mut subscription, _) = Subscription::open_when_ready(program.addr, start()).await;
+        subscription.read_to(end).await;
+        assert_same(&subscription.items, &items);
+        program.terminate();
+        program.child.wait().unwrap();
+    };
+    run().await;
+    let snapshots: Vec<_> = std::fs::read_dir(data.join("snapshots")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let path = snapshots.iter().min().unwrap();
+    // The oldest transaction that is open at the last list, that of the 8500th, began after that of the 2500th.
+    assert_eq!(snapshots.len(), 13, "those before the checkpoint are gone: {snapshots:?}");
+    let whole = std::fs::read(path).unwrap();
+    let mut flipped = whole.clone();
+    flipped[34] ^= 1;
+    for (contents, why) in [(Some(flipped), "checksum is wrong"), (Some(vec![]), "too few"), (None, "not there")] {
+        match contents {
+            Some(contents) => std::fs::write(path, contents).unwrap(),
+            None => std::fs::remove_file(path).unwrap(),
+        }
+        let program = Program::start(command(&data, primary.addr()));
+        let mut client = DecoderServiceClient::new(connect(program.addr).await);
+        let state = loop {
+            let state = client.get_decoder_state(pb::GetDecoderStateRequest {}).await.unwrap().into_inner();
+            if !state.last_error.is_empty() {
+                break state;
+            }
+        };
+        let named = state.last_error.contains(path.to_str().unwrap()) && state.last_error.contains("move it away");
+        assert!(named && state.last_error.contains(why), "{}", state.last_error);
+    }
+    std::fs::write(path, whole).unwrap();
+    run().await;
+    primary.shutdown().await.unwrap();
+}
+
 /// WAL with `count` transactions, of which always some are open, a few for long; gives nothing else.
 fn write_wal(dir: &Path, count: u32) {
     let mut writer = WalWriter::create(dir, WriterConfig::new(1).with_segment_size(1 << 20)).unwrap();
@@ -253,6 +297,11 @@ async fn kill_9_loses_and_repeats_nothing() {
     }
     assert_same(&found, &items);
     assert_same(&named, &items);
+    let checkpoint = std::fs::read(data.join("checkpoint")).unwrap();
+    let checkpoint: serde_json::Value = serde_json::from_slice(&checkpoint[16..]).unwrap();
+    assert_eq!(checkpoint["consistent"], true, "restarts began with serialised snapshots: {checkpoint}");
+    let restart: Lsn = checkpoint["restart_lsn"].as_str().unwrap().parse().unwrap();
+    assert!(data.join("snapshots").join(decoder_core::snapshot_file_name(restart)).exists(), "{checkpoint}");
     primary.shutdown().await.unwrap();
 }
 

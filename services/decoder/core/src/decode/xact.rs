@@ -107,7 +107,7 @@ impl Decoder {
     ) -> Result<(), DecodeError> {
         self.changers.clear();
         for sub in commit.subxids.iter().chain([&xid]) {
-            if self.reorder_buffer.has_catalog_changes(*sub) {
+            if self.reorder_buffer.has_catalog_changes(*sub) || self.is_unseen_changer(*sub, xid, commit) {
                 self.changers.push(*sub);
             }
         }

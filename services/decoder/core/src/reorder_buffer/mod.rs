@@ -56,6 +56,8 @@ pub(crate) struct ReorderBuffer {
     last: Option<(Xid, u32)>,
     /// Oldest and newest of the list of top-level transactions (`toplevel_by_lsn`).
     ends: (Option<u32>, Option<u32>),
+    /// The newest serialised snapshot (`current_restart_decoding_lsn`).
+    pub(crate) restart_point: Lsn,
     /// What changes count for, and where those go that are too many.
     pub(crate) memory: Memory,
 }
@@ -101,7 +103,7 @@ impl ReorderBuffer {
             self.txns.push(Txn::default());
             (self.txns.len() - 1) as u32
         });
-        self.txns[at as usize].begin(xid, lsn);
+        self.txns[at as usize].begin(xid, lsn, self.restart_point);
         if let Some(oldest) = self.ends.0 {
             self.txns[at as usize].restart_lsn = self.txns[oldest as usize].oldest_lsn;
         }
@@ -137,7 +139,8 @@ impl ReorderBuffer {
         self.unlink(sub);
         let child = &mut self.txns[sub as usize];
         child.top = Some(top);
-        let (oldest, restart, base) = (child.oldest_lsn, child.restart_lsn, child.base_snapshot_lsn.take());
+        let (oldest, base) = (child.oldest_lsn, child.base_snapshot_lsn.take());
+        let (restart, restart_decoding) = (child.restart_lsn, child.restart_decoding_lsn);
         let (catalog, base_commit, caught_up) = (child.has_catalog_changes, child.base_commit, child.caught_up);
         let total_size = std::mem::take(&mut child.total_size);
         let grandchildren = std::mem::take(&mut child.subtxns);
@@ -153,6 +156,7 @@ impl ReorderBuffer {
         parent.subtxns.extend(grandchildren);
         parent.oldest_lsn = parent.oldest_lsn.min(oldest);
         parent.restart_lsn = parent.restart_lsn.min(restart);
+        parent.restart_decoding_lsn = parent.restart_decoding_lsn.min(restart_decoding);
         parent.has_catalog_changes |= catalog;
         parent.total_size += total_size;
         parent.messages.extend(messages);
@@ -184,6 +188,14 @@ impl ReorderBuffer {
     /// `ReorderBufferXidHasCatalogChanges`.
     pub(crate) fn has_catalog_changes(&mut self, xid: Xid) -> bool {
         self.find(xid).is_some_and(|at| self.txns[at as usize].has_catalog_changes)
+    }
+
+    /// `ReorderBufferGetCatalogChangesXacts`: transactions and subtransactions that changed catalogs so far, in plain numeric order.
+    pub(crate) fn catalog_changers(&self) -> Vec<Xid> {
+        let changed = self.by_xid.values().map(|at| self.get(*at)).filter(|txn| txn.has_catalog_changes);
+        let mut xids: Vec<Xid> = changed.map(|txn| txn.xid).collect();
+        xids.sort_unstable_by_key(|xid| xid.numeric());
+        xids
     }
 
     /// `ReorderBufferAddInvalidations` of 14 and later: remembers messages for the end and queues them at their LSN.

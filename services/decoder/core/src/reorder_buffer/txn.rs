@@ -46,6 +46,9 @@ pub(crate) struct Txn {
     pub(crate) first_lsn: Lsn,
     /// Start of the first record of it and of its subtransactions: what a restarted decoder must read again.
     pub(crate) oldest_lsn: Lsn,
+    /// The newest serialised snapshot when it began, or of its subtransactions the oldest such: whoever begins there sees all of it;
+    /// invalid if there was none (`restart_decoding_lsn`).
+    pub(crate) restart_decoding_lsn: Lsn,
     /// Subtransactions as (slot, xid); those that ended meanwhile are skipped by comparing the xid.
     pub(crate) subtxns: Vec<(u32, Xid)>,
     /// Where a decoder must begin to read that shall see all that this one's cost depends on: the start of the oldest transaction that
@@ -131,8 +134,9 @@ pub(crate) struct Links {
 
 impl Txn {
     /// Makes a used or new one ready for `xid`.
-    pub(crate) fn begin(&mut self, xid: Xid, lsn: Lsn) {
+    pub(crate) fn begin(&mut self, xid: Xid, lsn: Lsn, restart_decoding_lsn: Lsn) {
         (self.xid, self.first_lsn, self.oldest_lsn, self.restart_lsn) = (xid, lsn, lsn, lsn);
+        self.restart_decoding_lsn = restart_decoding_lsn;
     }
 
     /// Empties it for the next transaction and keeps small buffers.

@@ -136,8 +136,10 @@ impl Writer {
             }
             Step::Begin => {}
             Step::Running => {
-                let oldest = self.open.iter().chain(&self.prepared).map(|o| o.levels[0].xid).min().unwrap_or(self.next_xid);
-                self.log.running(oldest, self.next_xid);
+                let running: Vec<&Open> = self.open.iter().chain(&self.prepared).collect();
+                let xids = running.iter().map(|open| Xid(open.levels[0].xid)).collect();
+                let subxids = running.iter().flat_map(|open| open.subxids()).collect();
+                self.log.running_list(xids, subxids, self.next_xid);
             }
             Step::Insert(n, rel) => {
                 let Some((_, xid, top)) = self.choose(n) else { return };

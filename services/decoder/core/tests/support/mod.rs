@@ -48,6 +48,19 @@ impl Log {
         self.push(0, 0, RecordBody::RunningXacts(Box::new(running)));
     }
 
+    /// RUNNING_XACTS with its lists.
+    pub(crate) fn running_list(&mut self, xids: Vec<Xid>, subxids: Vec<Xid>, next: u32) {
+        let running = RunningXactsRecord {
+            next_xid: Xid(next),
+            oldest_running_xid: Xid(xids.iter().map(|xid| xid.0).min().unwrap_or(next)),
+            latest_completed_xid: Xid(next).prev(),
+            subxid_overflow: false,
+            xids,
+            subxids,
+        };
+        self.push(0, 0, RecordBody::RunningXacts(Box::new(running)));
+    }
+
     /// A row inserted into the file of relation `rel`.
     pub(crate) fn insert(&mut self, xid: u32, top: u32, rel: u32) {
         self.push(xid, top, RecordBody::Insert(HeapInsert { target: file(rel), logical: true, ..HeapInsert::default() }));
