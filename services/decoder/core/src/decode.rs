@@ -31,7 +31,7 @@ mod xact;
 use std::sync::Arc;
 
 use pg_types::record::LogicalMessageRecord;
-use pg_types::{InvalidationMessage, Lsn, Oid, PgVersion, RecordBody, WalRecord, Work, Xid};
+use pg_types::{InvalidationMessage, Lsn, Oid, PgVersion, QueueCounts, RecordBody, WalRecord, Work, Xid};
 use rustc_hash::FxHashMap;
 
 use crate::DecodeError;
@@ -48,7 +48,6 @@ use crate::reorder_buffer::memory::Memory;
 use crate::reorder_buffer::streaming::Replayer;
 use crate::reorder_buffer::txn::Txn;
 use crate::sampling::{CurrentFunction, Function};
-use crate::sinvaladt::QueueCounts;
 use crate::snap_build::{HistoricSnapshot, SnapBuild, SnapBuildCounts, SnapBuildState, SnapshotStore};
 use crate::spill::{SpillStore, TransactionStatus};
 use crate::syscache_callbacks::{CallbackCounts, TooManyCallbacks};

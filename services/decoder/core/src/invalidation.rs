@@ -21,7 +21,8 @@
 //! Differences from PostgreSQL: no catalog snapshot, relation map and open files are kept, so their messages cost the dispatch
 //! alone. Unknown syscache ids are refused when a record is read ([`Caches::knows`]), not here.
 
-use pg_types::{InvalidationMessage, Oid, PgVersion, RelFileLocator, Work};
+use pg_types::sinvaladt::{Got, MAXINVALMSGS, QueueReader};
+use pg_types::{InvalidationMessage, Oid, PgVersion, QueueCounts, RelFileLocator, SharedInvalQueue, Work};
 
 use crate::attribution::{Attribution, RelationTallies, RelationTally, share};
 use crate::profile::{Consumer, OutputPlugin, Profile};
@@ -30,7 +31,6 @@ use crate::relcache::Relcache;
 use crate::relfilenode_map::RelfilenodeMap;
 use crate::relsync::{RelationSyncCache, RelsyncCounts};
 use crate::sampling::{CurrentFunction, Function};
-use crate::sinvaladt::{Got, MAXINVALMSGS, QueueCounts, SharedInvalQueue};
 use crate::syscache::SysCaches;
 use crate::syscache_callbacks::{CallbackCounts, SyscacheCallbacks, TooManyCallbacks, WALSENDER_CALLBACKS, fits};
 
@@ -99,7 +99,7 @@ pub(crate) struct Caches {
     /// What the output plugin keeps, if it is `pgoutput`.
     relsync: Option<RelationSyncCache>,
     /// Messages of commits, for a decoder that follows live.
-    queue: Option<SharedInvalQueue>,
+    queue: Option<(SharedInvalQueue, QueueReader)>,
     /// All caches are dropped whenever messages might come.
     discard: bool,
     /// Everything done so far, by whomever.
@@ -131,7 +131,7 @@ impl Caches {
             relations: RelationTallies::default(),
             relsync,
             discard: profile.discard_caches,
-            queue: (profile.consumer == Consumer::Live).then(SharedInvalQueue::new),
+            queue: (profile.consumer == Consumer::Live).then(queue_of_one),
             work: Work::default(),
             loads: 0,
             last_opened: None,
@@ -169,7 +169,7 @@ impl Caches {
 
     /// `SendSharedInvalidMessages` of a backend that commits, for a decoder that follows live.
     pub(crate) fn send_shared(&mut self, messages: &[InvalidationMessage]) {
-        if let Some(queue) = &mut self.queue {
+        if let Some((queue, _)) = &mut self.queue {
             queue.insert(messages);
         }
     }
@@ -177,11 +177,11 @@ impl Caches {
     /// `AcceptInvalidationMessages`, at the start of a transaction: what others sent since, or a reset if some of it is lost.
     pub(crate) fn accept_invalidation_messages(&mut self) {
         self.discard();
-        let Some(mut queue) = self.queue.take() else { return };
+        let Some((mut queue, reader)) = self.queue.take() else { return };
         let mut messages = Vec::with_capacity(MAXINVALMSGS);
         loop {
             messages.clear();
-            match queue.get(&mut messages) {
+            match queue.get(reader, &mut messages) {
                 Got::Reset => self.reset(),
                 Got::Messages(_) => self.execute_all(&messages),
             }
@@ -189,7 +189,7 @@ impl Caches {
                 break;
             }
         }
-        self.queue = Some(queue);
+        self.queue = Some((queue, reader));
     }
 
     /// `debug_discard_caches`: a full reset wherever messages are accepted, which is at the start of a transaction and whenever a
@@ -202,7 +202,7 @@ impl Caches {
 
     /// What the shared queue did; nothing for a decoder that catches up.
     pub(crate) fn queue_counts(&self) -> QueueCounts {
-        self.queue.as_ref().map(|queue| queue.counts).unwrap_or_default()
+        self.queue.as_ref().map(|(queue, reader)| queue.counts(*reader)).unwrap_or_default()
     }
 
     /// Executes messages in order.
@@ -435,6 +435,13 @@ impl Caches {
     pub(crate) fn contents(&self) -> CacheContents {
         CacheContents { catcaches: self.syscaches.contents(), relcache: self.relcache.contents(), map: self.map.contents() }
     }
+}
+
+/// A shared queue with the decoder as its one reader: all others keep up, and a walsender that waits for WAL does not answer signals.
+fn queue_of_one() -> (SharedInvalQueue, QueueReader) {
+    let mut queue = SharedInvalQueue::new();
+    let reader = queue.attach();
+    (queue, reader)
 }
 
 #[cfg(test)]

@@ -20,7 +20,6 @@ mod relfilenode_map;
 mod relsync;
 mod reorder_buffer;
 pub mod sampling;
-mod sinvaladt;
 pub mod snap_build;
 pub mod spill;
 mod syscache;
@@ -38,11 +37,11 @@ pub use invalidation::{CacheContents, CacheSizes, RegisteredCallbacks};
 pub use output::{
     Action, DecodedChange, DecodedTransaction, NoOutput, OutputSink, PreparedEnd, Relation, RelationChanges, TimestampText,
 };
+pub use pg_types::QueueCounts;
 pub use profile::{Consumer, Profile, UnknownConsumer, UnknownProfile};
 pub use relsync::RelsyncCounts;
 pub use reorder_buffer::distribution::{ALLOCATED_MESSAGES_MAX, DISTRIBUTED_MESSAGES_MAX};
 pub use sampling::{CurrentFunction, Function};
-pub use sinvaladt::QueueCounts;
 pub use snap_build::{
     HistoricSnapshot, MemorySnapshots, SnapBuildCounts, SnapBuildState, SnapshotError, SnapshotFailure, SnapshotStore,
     snapshot_file_name,

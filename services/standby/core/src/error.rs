@@ -98,6 +98,20 @@ pub enum RecoveryError {
         /// The standby's.
         standby: u32,
     },
+    /// As many sessions as there is room for (`InitProcess`: "sorry, too many clients already").
+    #[error(
+        "too many sessions: there are {max} already, which is what the settings add up to: end one, or raise max_connections"
+    )]
+    TooManySessions {
+        /// `MaxBackends`.
+        max: u32,
+    },
+    /// A number that no syscache of the version has.
+    #[error("{id} is not the id of a syscache in this version")]
+    UnknownSysCache {
+        /// The number.
+        id: i8,
+    },
     /// A snapshot was asked for before there can be one.
     #[error(
         "no snapshot yet at {replay_lsn}: the standby is '{state}', it must be 'ready': a later running-transactions record makes it so"

@@ -18,6 +18,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod catalog_session;
 pub mod clog;
 pub mod error;
 pub mod known_assigned_xids;

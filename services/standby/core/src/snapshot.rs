@@ -7,9 +7,9 @@
 //! In recovery `xmax` is one past the newest completed transaction, `xmin` the oldest running one (or `xmax`), and all running
 //! ids below `xmax`, top-level and subtransactions alike, go into one list.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pg_types::{FullXid, Lsn, Snapshot, Xid};
+use pg_types::{FullXid, Lsn, SharedInvalQueue, Snapshot, Xid};
 
 use crate::error::RecoveryError;
 use crate::known_assigned_xids::skip_offset::{ScanStrategy, SlotCount};
@@ -83,6 +83,17 @@ pub(crate) struct Shared {
     pub(crate) scan: ScanStrategy,
     /// Snapshots may be reused.
     pub(crate) reuse: bool,
+    /// Invalidation messages for sessions. No snapshot takes this lock.
+    pub(crate) queue: Mutex<SharedInvalQueue>,
+    /// Sessions there can be: `MaxBackends`.
+    pub(crate) max_sessions: u32,
+}
+
+impl Shared {
+    /// The queue. Who panicked while holding it has broken nothing: between its calls the queue is whole.
+    pub(crate) fn queue(&self) -> MutexGuard<'_, SharedInvalQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A reader of the standby: clone it for each session, use it from any thread.

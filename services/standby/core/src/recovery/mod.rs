@@ -33,7 +33,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use pg_types::record::CheckpointRecord;
 use pg_types::{FullXid, Lsn, WalRecord, Work, Xid};
@@ -50,6 +50,7 @@ use crate::sync::Published;
 
 mod redo;
 mod running_xacts;
+mod send_shared;
 
 #[cfg(test)]
 mod histories;
@@ -140,7 +141,13 @@ impl RecoveryWriter {
             sizes,
             profile,
             running: false,
-            shared: Arc::new(Shared { state: published, scan: profile.scan, reuse: profile.reuse_snapshot }),
+            shared: Arc::new(Shared {
+                state: published,
+                scan: profile.scan,
+                reuse: profile.reuse_snapshot,
+                queue: Mutex::default(),
+                max_sessions: sizes.max_backends,
+            }),
             spare: None,
         })
     }
@@ -187,6 +194,7 @@ impl RecoveryWriter {
         }
         self.running = true;
         self.publish();
+        self.shared.queue().reset_all();
         Ok(())
     }
 
@@ -212,6 +220,7 @@ impl RecoveryWriter {
         self.running = true;
         self.state.replay_lsn = record.end_lsn;
         self.publish();
+        self.send_shared(&record.body);
         Ok(())
     }
 
