@@ -98,6 +98,14 @@ pub enum RecoveryError {
         /// The standby's.
         standby: u32,
     },
+    /// More exclusive locks than replay may hold ("out of shared memory").
+    #[error("record {lsn}: replay holds {max} exclusive locks already, as many as there is room for: raise max_connections")]
+    TooManyStandbyLocks {
+        /// The record.
+        lsn: Lsn,
+        /// Locks there can be.
+        max: usize,
+    },
     /// As many sessions as there is room for (`InitProcess`: "sorry, too many clients already").
     #[error(
         "too many sessions: there are {max} already, which is what the settings add up to: end one, or raise max_connections"

@@ -21,6 +21,7 @@
 pub mod catalog_session;
 pub mod clog;
 pub mod error;
+pub mod held;
 pub mod known_assigned_xids;
 pub mod profile;
 pub mod recovery;

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pg_types::{FullXid, Lsn, SharedInvalQueue, Snapshot, Xid};
 
 use crate::error::RecoveryError;
+use crate::held::HeldSnapshots;
 use crate::known_assigned_xids::skip_offset::{ScanStrategy, SlotCount};
 use crate::known_assigned_xids::view::KnownAssignedView;
 use crate::recovery::StandbyState;
@@ -85,7 +86,9 @@ pub(crate) struct Shared {
     pub(crate) reuse: bool,
     /// Invalidation messages for sessions. No snapshot takes this lock.
     pub(crate) queue: Mutex<SharedInvalQueue>,
-    /// Sessions there can be: `MaxBackends`.
+    /// What readers hold. No plain snapshot takes this lock.
+    pub(crate) held: Mutex<HeldSnapshots>,
+    /// Sessions there can be, and held snapshots: `MaxBackends`.
     pub(crate) max_sessions: u32,
 }
 
@@ -93,6 +96,11 @@ impl Shared {
     /// The queue. Who panicked while holding it has broken nothing: between its calls the queue is whole.
     pub(crate) fn queue(&self) -> MutexGuard<'_, SharedInvalQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What readers hold; whole between its calls, like the queue.
+    pub(crate) fn held(&self) -> MutexGuard<'_, HeldSnapshots> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

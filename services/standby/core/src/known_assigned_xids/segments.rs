@@ -128,6 +128,11 @@ impl LiveXids {
         SlotCount { visited: (out.len() - before) as u64 + stopped, skipped: 0 }
     }
 
+    /// The oldest live xid.
+    pub(crate) fn oldest(&self) -> Option<Xid> {
+        self.segments().find_map(|segment| segment.first().copied())
+    }
+
     /// All live xids, oldest first.
     pub(crate) fn live_xids(&self) -> Vec<Xid> {
         let mut xids = Vec::with_capacity(self.live as usize);

@@ -61,6 +61,16 @@ impl KnownAssignedView {
         }
     }
 
+    /// `KnownAssignedXidsGetOldestXmin`: the oldest live xid.
+    #[must_use]
+    pub fn oldest(&self) -> Option<Xid> {
+        match &self.xids {
+            // I3: the tail runs.
+            Xids::Array(view) => (view.live > 0).then(|| view.log.xid(view.tail_position())),
+            Xids::Segments(view) => view.oldest(),
+        }
+    }
+
     /// All live xids, oldest first.
     #[must_use]
     pub fn live_xids(&self) -> Vec<Xid> {

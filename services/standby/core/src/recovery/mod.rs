@@ -48,10 +48,16 @@ use crate::snapshot::{RecoveryReader, ReplayedState, Shared};
 use crate::subtrans::Subtrans;
 use crate::sync::Published;
 
+mod conflict;
 mod redo;
 mod running_xacts;
 mod send_shared;
 
+use conflict::Conflicts;
+pub use conflict::{ConflictCounts, HotStandbyFeedback, ReceiptClock, Resolution, StandbyDelays};
+
+#[cfg(test)]
+mod conflict_tests;
 #[cfg(test)]
 mod histories;
 #[cfg(test)]
@@ -105,6 +111,8 @@ pub struct RecoveryWriter {
     newest_seen: Xid,
     /// Transactions seen to end since the start; kept until READY.
     completed: CompletedXids,
+    /// Conflicts with readers, and exclusive locks.
+    conflicts: Conflicts,
     /// The last checkpoint replayed.
     restart_point: Option<RestartPoint>,
     /// The settings, to be compared with the primary's.
@@ -136,6 +144,7 @@ impl RecoveryWriter {
             prepared: BTreeMap::new(),
             newest_seen: Xid::INVALID,
             completed: CompletedXids::default(),
+            conflicts: Conflicts::default(),
             restart_point: None,
             settings: *settings,
             sizes,
@@ -146,6 +155,7 @@ impl RecoveryWriter {
                 scan: profile.scan,
                 reuse: profile.reuse_snapshot,
                 queue: Mutex::default(),
+                held: Mutex::default(),
                 max_sessions: sizes.max_backends,
             }),
             spare: None,
@@ -189,6 +199,7 @@ impl RecoveryWriter {
         self.newest_seen = Xid::INVALID;
         self.completed.clear();
         self.restart_point = None;
+        self.release_all_locks();
         if checkpoint.shutdown {
             self.apply_shutdown_checkpoint(checkpoint, redo)?;
         }
@@ -214,6 +225,7 @@ impl RecoveryWriter {
             return Err(RecoveryError::RecordOutOfOrder { lsn: record.lsn, replay_lsn });
         }
         self.kax.clear_calls();
+        self.cancel_conflicting(record);
         // Stays false if the record fails half done.
         self.running = false;
         self.redo(record)?;

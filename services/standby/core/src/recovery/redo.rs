@@ -24,6 +24,7 @@ impl RecoveryWriter {
             RecordBody::Assignment(assignment) => self.assign(assignment.top_xid, &assignment.subxids, lsn),
             RecordBody::RunningXacts(running) => self.apply_recovery_info(&RunningXacts::from(&**running), lsn),
             RecordBody::Checkpoint(checkpoint) => self.checkpoint(checkpoint, lsn),
+            RecordBody::StandbyLocks(locks) => self.acquire_locks(locks, lsn),
             RecordBody::ParameterChange(primary) => self.check_required_settings(primary, lsn),
             _ => Ok(()),
         }
@@ -72,7 +73,14 @@ impl RecoveryWriter {
         self.kax.remove_tree(xid, subxids);
         self.maintain_latest_completed(newest);
         self.state.xact_completion_count += 1;
+        self.release_locks(xid, subxids);
         Ok(())
+    }
+
+    /// Whether a transaction is prepared (`StandbyTransactionIdIsPrepared`).
+    pub(super) fn is_prepared(&self, xid: Xid) -> bool {
+        let x = xid.numeric();
+        self.prepared.range((x, Lsn(0))..=(x, Lsn(u64::MAX))).next().is_some()
     }
 
     /// `ProcArrayApplyXidAssignment`: the subtransactions are found through their top from now on.

@@ -102,6 +102,7 @@ impl RecoveryWriter {
         if self.state.last_overflowed_xid.precedes(oldest) {
             self.state.last_overflowed_xid = Xid::INVALID;
         }
+        self.release_old_locks(oldest);
         let prepared = &self.prepared;
         self.kax.prune(oldest, |xid| {
             let x = xid.numeric();
