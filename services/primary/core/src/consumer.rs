@@ -241,7 +241,8 @@ impl ConsumerPlan {
 }
 
 /// The older of two xids, of which an invalid one counts for nothing.
-pub(crate) fn oldest(a: Xid, b: Xid) -> Xid {
+#[must_use]
+pub fn oldest(a: Xid, b: Xid) -> Xid {
     match (a.is_valid(), b.is_valid()) {
         (true, true) if b.precedes(a) => b,
         (true, _) => a,

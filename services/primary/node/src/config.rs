@@ -92,6 +92,10 @@ pub struct SourceConfig {
     /// Longest wait for them; after that the node stops.
     #[serde(with = "humantime_serde")]
     pub wait_for_slots_timeout: Duration,
+    /// VACUUM of the scenario heeds the xids that clients' slots need (`hot_standby_feedback`, `catalog_xmin`). Unset: unless the clock
+    /// is virtual, where nobody may influence the run. Set there, the run waits at each barrier until the slots of `wait_for_slots` have
+    /// applied everything; runs of clients, which wait for no slots, heed none on that clock.
+    pub heed_slots: Option<bool>,
     /// The scenario waits when the oldest slot is so many bytes behind; unset: it never does.
     pub ahead_bytes_max: Option<u64>,
     /// Seed of the scenario; unset: the scenario's own.
@@ -125,6 +129,7 @@ impl Default for SourceConfig {
             system_id: None,
             wait_for_slots: Vec::new(),
             wait_for_slots_timeout: Duration::from_secs(60),
+            heed_slots: None,
             ahead_bytes_max: None,
             seed: None,
             clock: ClockMode::Virtual,
@@ -137,6 +142,12 @@ impl Default for SourceConfig {
 }
 
 impl SourceConfig {
+    /// Whether VACUUM of a scenario heeds what clients' slots need.
+    pub(crate) fn heeds_slots(&self) -> bool {
+        let virtually = self.clock == ClockMode::Virtual;
+        self.heed_slots.unwrap_or(!virtually) && (!virtually || !self.wait_for_slots.is_empty())
+    }
+
     /// What a flush of the simulated source waits for.
     #[must_use]
     pub fn wal_sync(&self) -> WalSync {
@@ -269,6 +280,15 @@ impl SourceConfig {
         }
         if self.scenario.is_none() && !self.wait_for_slots.is_empty() {
             return wrong("source.wait_for_slots (--wait-for-slots) is for a scenario, and none is set");
+        }
+        if self.scenario.is_none() && !self.runs && self.heed_slots.is_some() {
+            return wrong("source.heed_slots (--heed-slots) is for a scenario or for source.runs, and none is set");
+        }
+        if self.heed_slots == Some(true) && self.clock == ClockMode::Virtual && self.scenario.is_some() && !self.heeds_slots() {
+            return wrong(
+                "source.heed_slots (--heed-slots) on the virtual clock is for the slots of source.wait_for_slots, and none is named: \
+                 slots that come and go would change the bytes of the run; name them, or set source.clock to real or max",
+            );
         }
         if let Some(name) = self.wait_for_slots.iter().find(|name| crate::slots::validate_name(name).is_err()) {
             let name = name.escape_debug();

@@ -62,6 +62,10 @@ struct Settings {
     #[arg(long, value_name = "SLOT,SLOT,...", value_delimiter = ',')]
     #[serde(rename = "source.wait_for_slots", skip_serializing_if = "Vec::is_empty")]
     wait_for_slots: Vec<String>,
+    /// Let VACUUM of a scenario heed the xids that clients' slots need [default: unless the clock is virtual].
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    #[serde(rename = "source.heed_slots", skip_serializing_if = "Option::is_none")]
+    heed_slots: Option<bool>,
     /// Wait for runs that clients ask for with RunScenario.
     #[arg(long, conflicts_with_all = ["wal_dir", "archive", "scenario"])]
     #[serde(rename = "source.runs", skip_serializing_if = "std::ops::Not::not")]

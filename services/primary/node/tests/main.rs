@@ -8,6 +8,7 @@ mod admin;
 mod archive;
 mod disk_full;
 mod follow;
+mod heed_slots;
 mod kill_loop;
 mod large_records;
 mod logical_slots;

@@ -433,11 +433,12 @@ impl<'a> Session<'a> {
         if let Some(confirmed) = self.sender.on_feedback(self.started.elapsed(), told)? {
             self.held.confirm(confirmed);
         }
-        let positions = self.sender.positions();
-        self.held.report(positions.received, positions.applied);
+        // Who sees a position applied may rely on the xids that were told with it.
         if let Some(told) = &feedback.hot_standby {
             self.held.report_xmins(Xid(told.xmin), Xid(told.catalog_xmin));
         }
+        let positions = self.sender.positions();
+        self.held.report(positions.received, positions.applied);
         self.keepalive_owed |= feedback.reply_requested;
         Ok(())
     }

@@ -16,6 +16,7 @@ mod builder;
 mod consumers;
 mod creation;
 mod file;
+mod horizon;
 pub(crate) mod restart_decoding;
 mod table;
 
@@ -33,6 +34,7 @@ pub(crate) use consumers::{ConsumerRun, SCENARIO};
 pub use creation::{BuildState, CreationReport, RunningTransaction, SlotCreation};
 pub(crate) use file::create_private_dir;
 pub use file::{SlotFile, SlotKind};
+pub(crate) use horizon::Horizon;
 pub use restart_decoding::RestartPoint;
 pub use table::{Active, Confirmation, Lease, Persistency, Slot, SlotTable, validate_name};
 

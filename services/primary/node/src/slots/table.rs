@@ -50,6 +50,12 @@ pub struct Slot {
 }
 
 impl Slot {
+    /// Whether its holder has applied everything before `lsn`, or an earlier one has and was confirmed so far.
+    pub(crate) fn has_applied(&self, lsn: Lsn) -> bool {
+        let applied = self.active.as_ref().map_or(Lsn::INVALID, |active| active.applied);
+        applied.max(self.state.confirmed_flush_lsn) >= lsn
+    }
+
     /// Whether it is a scenario's consumer's, and no client's.
     #[must_use]
     pub fn is_of_scenario(&self) -> bool {

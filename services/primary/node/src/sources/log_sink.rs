@@ -5,9 +5,7 @@
 //! So a run that a crash cut off is played again from its beginning, each record is given its place ([`RecordPlacer`]), and as long
 //! as the log has it already it is only compared; where the log ends, writing goes on. What a crash tore at the end is written
 //! again in its place: the simulated *server* did not crash, so its log has no trace of it. The beginning may be gone meanwhile.
-//! What others than the scenario had logged (lists of running transactions, for slots that are built) is noted beside the log with
-//! its position and the step before which it came, before it is written, and done again there. The position alone would not do:
-//! steps that write nothing may yet give a transaction its xid, and a list before them is another one than a list behind them.
+//! What others than the scenario did (`outside.rs`) is noted beside the log, and done again there.
 //!
 //! Invariants:
 //! * I1 A record that was published is never written again.
@@ -16,9 +14,7 @@
 //!
 //! Cost: a record that is compared costs what writing it would, but for the disk.
 
-use std::collections::BTreeSet;
-use std::fs::{self, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -29,8 +25,8 @@ use primary_core::{Placed, SinkError, WalSink};
 use service_kit::Drain;
 use tokio::sync::watch;
 
+use super::outside::{Note, Notes};
 use crate::error::{Error, Result};
-use crate::state_file;
 use crate::wal_log::{WriterState, directory_error};
 
 /// Time between two attempts to write to a disk that has no room.
@@ -82,8 +78,8 @@ struct Existing {
     first: Lsn,
     /// Where the log ends.
     tail: LogTail,
-    /// Where lists of running transactions were logged because a slot asked, and before which step.
-    asked: BTreeSet<(Lsn, u64)>,
+    /// What others did meanwhile.
+    notes: Notes,
 }
 
 impl LogSink {
@@ -100,8 +96,7 @@ impl LogSink {
             }
             None => {
                 let writer = WalWriter::create(&dir, config).map_err(write_error)?;
-                // Notes of a log that was removed are about other records.
-                state_file::store(&asked_path(&dir), &[])?;
+                Notes::clear(&dir)?;
                 Self::new(dir, config, Phase::Writing(Box::new(writer)))
             }
         }
@@ -152,25 +147,20 @@ impl LogSink {
         self.state.subscribe()
     }
 
-    /// Whether a list of running transactions, for which a slot had asked before step number `step`, is the next record of the log
-    /// that is compared.
-    pub(super) fn asked_here(&self, step: u64) -> bool {
-        match &self.phase {
-            Phase::Comparing(existing) => existing.asked.contains(&(existing.placer.next_lsn(), step)),
-            Phase::Writing(_) => false,
+    /// What others did before step number `step` and the next record, if the log is compared: one thing after another.
+    pub(super) fn repeat(&mut self, step: u64) -> Option<Note> {
+        match &mut self.phase {
+            Phase::Comparing(existing) => existing.notes.take((existing.placer.next_lsn(), step)),
+            Phase::Writing(_) => None,
         }
     }
 
-    /// Notes that the next record is a list of running transactions for which a slot asks before step number `step`.
+    /// Notes what others do before step number `step` and the next record.
     ///
     /// # Errors
-    /// The note cannot be stored; the record must not be written then.
-    pub(super) fn note_asked(&mut self, step: u64) -> Result<()> {
-        let path = asked_path(&self.dir);
-        let note = asked_line(&(self.next_lsn(), step));
-        // It was made with the log, or when the log was opened.
-        let mut file = OpenOptions::new().append(true).open(&path).map_err(Error::io("open", &path))?;
-        file.write_all(note.as_bytes()).and_then(|()| file.sync_data()).map_err(Error::io("write", &path))
+    /// The note cannot be stored; it must not be done then.
+    pub(super) fn note(&mut self, step: u64, note: Note) -> Result<()> {
+        Notes::append(&self.dir, (self.next_lsn(), step), note)
     }
 
     /// From now on, waits for room on the disk, until the node stops.
@@ -303,37 +293,6 @@ impl LogSink {
     }
 }
 
-/// The file of the places at which slots asked for lists of running transactions, one a line.
-fn asked_path(wal: &Path) -> PathBuf {
-    wal.with_file_name("wal_asked")
-}
-
-/// A line of it: position, and number of the step that follows.
-fn asked_line((lsn, step): &(Lsn, u64)) -> String {
-    format!("{lsn} {step}\n")
-}
-
-/// The inverse of [`asked_line`]; none for a line that a crash cut.
-fn asked_from_line(line: &str) -> Option<(Lsn, u64)> {
-    let (lsn, step) = line.strip_suffix('\n')?.split_once(' ')?;
-    Some((lsn.parse().ok()?, step.parse().ok()?))
-}
-
-/// The noted places in what is played again, from `begin` on. Those at or behind `end` are forgotten, for their records are lost
-/// and others will be there.
-fn load_asked(wal: &Path, begin: Lsn, end: Lsn) -> Result<BTreeSet<(Lsn, u64)>> {
-    let path = asked_path(wal);
-    let text = match fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-        Err(error) => return Err(Error::io("read", &path)(error)),
-    };
-    let all = text.split_inclusive('\n').filter_map(asked_from_line);
-    let kept: BTreeSet<(Lsn, u64)> = all.filter(|(lsn, _)| (begin..end).contains(lsn)).collect();
-    state_file::store(&path, kept.iter().map(asked_line).collect::<String>().as_bytes())?;
-    Ok(kept)
-}
-
 /// The error for a log that has something else than this run.
 fn another_run(dir: &Path, what: &str) -> Error {
     let reason = format!(
@@ -359,8 +318,8 @@ impl Existing {
         }
         let (first, reader) = open_reader(dir, at.end).map_err(unreadable)?;
         let placer = RecordPlacer::new(config.version, config.segment_size, at);
-        let asked = load_asked(dir, at.end, tail.end)?;
-        Ok(Self { placer, reader, first, tail, asked })
+        let notes = Notes::load(dir, at.end, tail.end)?;
+        Ok(Self { placer, reader, first, tail, notes })
     }
 
     /// Places a record and compares it with what the log has there.

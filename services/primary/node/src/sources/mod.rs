@@ -2,6 +2,7 @@
 
 pub(crate) mod archive;
 mod log_sink;
+mod outside;
 mod player;
 mod player_clock;
 mod runs;

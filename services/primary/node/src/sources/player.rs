@@ -7,11 +7,12 @@ use primary_core::{Clock as _, Engine, PrimaryError, RunSummary, Step, rng};
 use service_kit::Drain;
 
 use super::log_sink::LogSink;
+use super::outside::Note;
 use super::player_clock::PlayerClock;
 use super::simulated::scenario_error;
 use crate::config::{ClockMode, SourceConfig};
 use crate::error::{Error, Result};
-use crate::slots::{ConsumerRun, Slots};
+use crate::slots::{ConsumerRun, Horizon, Slots};
 use crate::wal_log::WalLog;
 
 /// Longest sleep between two looks at whether the node stops.
@@ -90,6 +91,10 @@ pub(crate) struct Player {
     config: SourceConfig,
     /// Steps that were taken.
     steps: u64,
+    /// There was a barrier, and clients' slots were not looked at since.
+    at_barrier: bool,
+    /// How far back clients' slots hold VACUUM.
+    horizon: Horizon,
     /// Transactions that may begin in a second of the monotonic clock, if that is limited.
     wall_rate: Option<WallRate>,
 }
@@ -104,10 +109,14 @@ struct WallRate {
 
 impl Player {
     /// A player that did nothing yet.
-    pub(super) fn new(engine: Engine, seed: u64, mut sink: LogSink, config: &SourceConfig, clock: PlayerClock) -> Self {
+    pub(super) fn new(mut engine: Engine, seed: u64, mut sink: LogSink, config: &SourceConfig, clock: PlayerClock) -> Self {
+        if config.heeds_slots() {
+            engine.want_barriers();
+        }
         sink.compare_times(config.clock == ClockMode::Virtual);
         let rng = Box::new(rng::seeded(seed));
-        Self { engine, rng, clock, sink, config: config.clone(), steps: 0, wall_rate: None }
+        let (at_barrier, horizon) = (true, Horizon::NONE);
+        Self { engine, rng, clock, sink, config: config.clone(), steps: 0, at_barrier, horizon, wall_rate: None }
     }
 
     /// Plays the first step, so that there is WAL to serve.
@@ -212,6 +221,7 @@ impl Player {
         while played == Played::Stopped && !stage.drain.is_draining() {
             let waited = self.wait_until_due(stage, conductor)?;
             self.log_running_xacts_if_asked(stage, conductor)?;
+            self.heed_slots_at_barrier(stage, conductor)?;
             if stage.drain.is_draining() {
                 break;
             }
@@ -231,7 +241,7 @@ impl Player {
     /// As many steps as are due, at most [`STEPS_PER_LOOK`] and until there is enough to flush.
     fn some_steps(&mut self, conductor: &mut dyn Conductor) -> Result<Played> {
         for _ in 0..STEPS_PER_LOOK {
-            self.repeat_asked().map_err(scenario_error)?;
+            self.repeat_outside().map_err(scenario_error)?;
             let live = !self.sink.is_replaying();
             if let Some(why) = conductor.ends_before(self.steps, live, self.engine.summary())? {
                 return self.end_early(why);
@@ -245,7 +255,7 @@ impl Player {
                 }
             }
             let due = self.engine.next_due().is_some_and(|due| self.clock.is_due(due));
-            if !due || !self.until_rate().is_zero() || self.sink.unflushed() >= self.config.flush_bytes {
+            if !due || !self.until_rate().is_zero() || self.sink.unflushed() >= self.config.flush_bytes || self.heeds_now() {
                 break;
             }
         }
@@ -263,7 +273,13 @@ impl Player {
         let step = self.engine.step(&mut self.clock, self.rng.as_mut(), &mut self.sink)?;
         self.sink.tell_scenario_full(self.engine.is_out_of_room());
         self.steps += 1;
+        self.at_barrier |= matches!(step, Step::Barrier(_));
         Ok(step == Step::Done)
+    }
+
+    /// Whether what clients' slots need is to be heeded now. What was when the log was written is noted there.
+    fn heeds_now(&self) -> bool {
+        self.at_barrier && self.config.heeds_slots() && !self.sink.is_replaying()
     }
 
     /// Flushes what was written, and tells everybody.
@@ -329,16 +345,56 @@ impl Player {
 
     /// Logs the running transactions for a slot, so that a run that is played again does the same.
     fn log_asked(&mut self) -> Result<()> {
-        self.sink.note_asked(self.steps)?;
+        self.sink.note(self.steps, Note::RunningXacts)?;
         self.engine.log_running_xacts(&mut self.sink).map_err(scenario_error)
     }
 
-    /// Does the same when it is played again. Before anybody decides on the next step, as then.
-    fn repeat_asked(&mut self) -> Result<(), PrimaryError> {
-        while self.sink.asked_here(self.steps) {
-            self.engine.log_running_xacts(&mut self.sink)?;
+    /// Does what others did when this was played before. Before anybody decides on the next step, as then.
+    fn repeat_outside(&mut self) -> Result<(), PrimaryError> {
+        while let Some(note) = self.sink.repeat(self.steps) {
+            match note {
+                Note::RunningXacts => self.engine.log_running_xacts(&mut self.sink)?,
+                Note::Horizon(horizon) => self.set_horizon(horizon),
+            }
         }
         Ok(())
+    }
+
+    /// At a barrier: VACUUM heeds from now on what clients' slots need. On the virtual clock those that the run waited for are
+    /// first given the time to have applied everything.
+    fn heed_slots_at_barrier(&mut self, stage: Stage<'_>, conductor: &mut dyn Conductor) -> Result<()> {
+        if !self.heeds_now() {
+            return Ok(());
+        }
+        self.at_barrier = false;
+        if self.config.clock == ClockMode::Virtual {
+            self.publish(stage, conductor)?;
+            self.wait_for_applied(stage, conductor);
+        }
+        let horizon = stage.slots.table().horizon();
+        if horizon != self.horizon {
+            self.sink.note(self.steps, Note::Horizon(horizon))?;
+            self.set_horizon(horizon);
+        }
+        Ok(())
+    }
+
+    /// VACUUM heeds it.
+    fn set_horizon(&mut self, horizon: Horizon) {
+        self.horizon = horizon;
+        self.engine.set_horizon(horizon.xmin);
+        self.engine.set_catalog_horizon(horizon.catalog_xmin);
+    }
+
+    /// Waits until the slots that the configuration names have applied the whole log, those that are lost excepted.
+    fn wait_for_applied(&self, stage: Stage<'_>, conductor: &dyn Conductor) {
+        let end = stage.log.end().lsn;
+        let table = || stage.slots.table();
+        let applied =
+            |name: &String| table().get(name).is_ok_and(|slot| slot.has_applied(end) || slot.state.invalidated.is_some());
+        while !self.config.wait_for_slots.iter().all(applied) && !stage.drain.is_draining() && !conductor.is_hurried() {
+            std::thread::sleep(SLOTS_NAP);
+        }
     }
 
     /// Does not run ahead of the slots by more than is configured.
@@ -404,7 +460,7 @@ steps = [
     /// Steps until `steps` were taken or the run is over.
     fn advance(player: &mut Player, steps: u64) {
         while player.steps < steps {
-            player.repeat_asked().unwrap();
+            player.repeat_outside().unwrap();
             if player.step().unwrap() {
                 break;
             }
