@@ -1,6 +1,5 @@
 //! `walstorm compare`: one input under several profiles, what each costs, and whether all decode the same.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,11 +8,10 @@ use std::time::Instant;
 use anyhow::Context;
 use comfy_table::{CellAlignment, Table, presets};
 use decoder_core::{
-    CallbackCounts, Consumer, DecodedChange, DecodedTransaction, OutputSink, Profile, QueueCounts, Relation, RelsyncCounts,
-    SnapBuildCounts, WorkMem,
+    CallbackCounts, Consumer, Contender, DecodedTransaction, Outcome, Profile, QueueCounts, RelsyncCounts, SnapBuildCounts,
+    WorkMem,
 };
-use pg_types::record::{LogicalMessageRecord, TruncateRecord};
-use pg_types::{Lsn, Work, Xid};
+use pg_types::WalRecord;
 use pg_wal::WalEnd;
 use serde::Serialize;
 
@@ -67,18 +65,8 @@ pub struct Args {
 /// What one profile cost.
 #[derive(Debug)]
 pub struct Row {
-    /// The profile.
-    pub profile: Profile,
-    /// Counters, transactions that were not given out included.
-    pub work: Work,
-    /// What the shared invalidation queue did to a live consumer.
-    pub queue: QueueCounts,
-    /// What `pgoutput` did, under a profile that gives rows to it.
-    pub relsync: RelsyncCounts,
-    /// Syscache callbacks by what each costs.
-    pub callbacks: CallbackCounts,
-    /// What building snapshots took.
-    pub snap_build: SnapBuildCounts,
+    /// What it came to: counters, the same on every machine.
+    pub outcome: Outcome,
     /// CPU time by function.
     pub cpu: CpuShares,
     /// Time from the first record to the last, in nanoseconds.
@@ -121,7 +109,11 @@ pub fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> anyhow::R
         return Ok(ExitCode::from(TORN));
     }
     if let Some(row) = rows.iter().find(|row| !row.identical_output) {
-        anyhow::bail!("{} decodes something else than {}: this is a defect of walstorm", row.profile, rows[0].profile);
+        anyhow::bail!(
+            "{} decodes something else than {}: this is a defect of walstorm",
+            row.outcome.profile,
+            rows[0].outcome.profile
+        );
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -155,59 +147,18 @@ pub fn measure(
     reference: Option<u64>,
     observe: &mut dyn FnMut(&DecodedTransaction),
 ) -> anyhow::Result<(Row, u64, WalEnd)> {
-    let mut decoder = input.decoder(Decoding { profile: profile.clone(), work_mem, streaming: false, two_phase: None })?;
-    let mut sink = Digest { hasher: DefaultHasher::new(), observe };
+    let decoder = input.decoder(Decoding { profile: profile.clone(), work_mem, streaming: false, two_phase: None })?;
+    let mut contender = Contender::new(decoder);
     let start = Instant::now();
-    let marker = decoder.current_function();
-    let (decoded, cpu) = sample(&marker, || input.decode(&mut decoder, &mut sink));
+    let marker = contender.decoder().current_function();
+    let feed = |record: &WalRecord| Ok(contender.process_seen(record, observe)?);
+    let (decoded, cpu) = sample(&marker, || input.each_record(&marker, feed));
     let wall_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
     let end = decoded.with_context(|| format!("decode under profile {profile}"))?;
-    let digest = sink.hasher.finish();
-    let identical_output = reference.unwrap_or(digest) == digest;
-    let row = Row {
-        profile: profile.clone(),
-        work: decoder.work(),
-        queue: decoder.queue_counts(),
-        relsync: decoder.relsync_counts(),
-        callbacks: decoder.callback_counts(),
-        snap_build: decoder.snap_build_counts(),
-        cpu,
-        wall_ns,
-        identical_output,
-    };
+    let outcome = contender.outcome();
+    let digest = outcome.digest;
+    let row = Row { outcome, cpu, wall_ns, identical_output: reference.unwrap_or(digest) == digest };
     Ok((row, digest, end))
-}
-
-/// A hash of everything that is given out, in order.
-struct Digest<'a> {
-    /// The hash so far.
-    hasher: DefaultHasher,
-    /// Who else looks at transactions.
-    observe: &'a mut dyn FnMut(&DecodedTransaction),
-}
-
-impl OutputSink for Digest<'_> {
-    fn begin(&mut self, xid: Xid, first_lsn: Lsn, commit_lsn: Lsn) {
-        (1, xid, first_lsn, commit_lsn).hash(&mut self.hasher);
-    }
-
-    fn change(&mut self, change: &DecodedChange<'_>) {
-        (2, change.lsn, &change.relation.name, change.action, change.rows).hash(&mut self.hasher);
-    }
-
-    fn truncate(&mut self, lsn: Lsn, _: Xid, relations: &[&Relation], record: &TruncateRecord) {
-        (3, lsn, relations.len(), record.cascade, record.restart_seqs).hash(&mut self.hasher);
-        relations.iter().for_each(|relation| relation.name.hash(&mut self.hasher));
-    }
-
-    fn message(&mut self, lsn: Lsn, _: Xid, message: &LogicalMessageRecord) {
-        (4, lsn, &message.prefix, &message.message).hash(&mut self.hasher);
-    }
-
-    fn commit(&mut self, t: &DecodedTransaction) {
-        (5, t.xid, t.end_lsn, t.commit_time, &t.subxids, t.changes(), t.messages.invalidations()).hash(&mut self.hasher);
-        (self.observe)(t);
-    }
 }
 
 /// One row as the documented JSON object.
@@ -225,18 +176,19 @@ fn write_json(out: &mut dyn Write, row: &Row) -> anyhow::Result<()> {
         wall_ns: u64,
         identical_output: bool,
     }
-    let QueueCounts { messages, resets, signals } = row.queue;
-    let CallbackCounts { flags, walks } = row.callbacks;
-    let RelsyncCounts { flushed, visited, .. } = row.relsync;
-    let SnapBuildCounts { copied, compared, moved, .. } = row.snap_build;
+    let outcome = &row.outcome;
+    let QueueCounts { messages, resets, signals } = outcome.queue;
+    let CallbackCounts { flags, walks } = outcome.callbacks;
+    let RelsyncCounts { built, flushed, visited } = outcome.relsync;
+    let SnapBuildCounts { built: snapshots, copied, compared, moved } = outcome.snap_build;
     let row = JsonRow {
-        profile: &row.profile.name,
-        consumer: row.profile.consumer.to_string(),
+        profile: &outcome.profile.name,
+        consumer: outcome.profile.consumer.to_string(),
         shared_queue: Counts(vec![("messages", messages), ("resets", resets), ("signals", signals)]),
-        pgoutput: Counts(vec![("built", row.relsync.built), ("flushed", flushed), ("visited", visited)]),
+        pgoutput: Counts(vec![("built", built), ("flushed", flushed), ("visited", visited)]),
         syscache_callbacks: Counts(vec![("flags", flags), ("walks", walks)]),
-        snapshots: Counts(vec![("built", row.snap_build.built), ("copied", copied), ("compared", compared), ("moved", moved)]),
-        work: Counts(row.work.entries().collect()),
+        snapshots: Counts(vec![("built", snapshots), ("copied", copied), ("compared", compared), ("moved", moved)]),
+        work: Counts(outcome.work.entries().collect()),
         cpu_ns: Counts(row.cpu.by_function().collect()),
         wall_ns: row.wall_ns,
         identical_output: row.identical_output,
@@ -268,11 +220,11 @@ fn table(rows: &[Row]) -> Table {
         "same output",
     ]);
     for row in rows {
-        let w = &row.work;
+        let w = &row.outcome.work;
         let leading = row.cpu.leading(3).map(|(name, share)| format!("{name} {share:.0} %")).collect::<Vec<_>>().join(", ");
         table.add_row([
-            row.profile.name.clone(),
-            row.profile.consumer.to_string(),
+            row.outcome.profile.name.clone(),
+            row.outcome.profile.consumer.to_string(),
             format!("{:.1}", row.cpu.total_ns() as f64 / 1e6),
             format!("{:.1}", row.wall_ns as f64 / 1e6),
             w.messages_executed.to_string(),
@@ -281,7 +233,7 @@ fn table(rows: &[Row]) -> Table {
             w.map_slots_visited.to_string(),
             w.relations_loaded.to_string(),
             w.snapshots_distributed.to_string(),
-            row.queue.resets.to_string(),
+            row.outcome.queue.resets.to_string(),
             w.evictions.to_string(),
             w.spill_bytes.div_ceil(1024).to_string(),
             leading,

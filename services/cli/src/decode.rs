@@ -300,7 +300,7 @@ fn serialize_contents<M: SerializeMap>(map: &mut M, t: &DecodedTransaction, cons
 }
 
 /// The object of relations.
-struct Relations<'a>(&'a [RelationChanges]);
+pub(crate) struct Relations<'a>(pub(crate) &'a [RelationChanges]);
 
 impl Serialize for Relations<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

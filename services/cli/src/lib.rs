@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 pub mod compare;
 pub mod cpu_sampler;
 pub mod decode;
+pub mod explain;
 pub mod notes;
 pub mod run;
 pub mod scenario_log;
@@ -37,6 +38,8 @@ pub enum Command {
     Snapshot(snapshot::Args),
     /// Run one input under several profiles and show what each costs.
     Compare(compare::Args),
+    /// What one transaction of a WAL directory is, and what each profile does to it.
+    Explain(explain::Args),
     /// Scenarios: what ships, what is in them, whether a file is right, whether what must come out does.
     Scenarios(scenarios::Args),
 }
@@ -52,6 +55,7 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Decode(args) => decode::main(&args),
         Command::Snapshot(args) => snapshot::main(&args),
         Command::Compare(args) => compare::main(&args),
+        Command::Explain(args) => explain::main(&args),
         Command::Scenarios(args) => scenarios::main(&args),
     }
 }

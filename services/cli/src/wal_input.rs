@@ -1,13 +1,14 @@
 //! What `decode` and `compare` read: a directory of WAL, record by record, and the choice of a database in it.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
 use decoder_core::{
-    Catalog, CsvCatalog, Decoder, DecoderConfig, Function, NoCatalog, OutputSink, Profile, RegisteredCallbacks,
-    TransactionStatus, TwoPhase, WorkMem,
+    Catalog, CsvCatalog, CurrentFunction, Decoder, DecoderConfig, Function, NoCatalog, OutputSink, Profile,
+    RegisteredCallbacks, TransactionStatus, TwoPhase, WorkMem,
 };
 use pg_types::{Lsn, Oid, RecordBody, WalRecord, Xid};
 use pg_wal::{WalDir, WalEnd, WalReader};
@@ -95,10 +96,40 @@ impl WalInput {
     /// A file that cannot be read, a record that contradicts its layout, or one that cannot be decoded.
     pub fn decode(&self, decoder: &mut Decoder, sink: &mut dyn OutputSink) -> anyhow::Result<WalEnd> {
         let marker = decoder.current_function();
+        self.each_record(&marker, |record| Ok(decoder.process(record, sink)?))
+    }
+
+    /// Calls `f` for every record, reading under the name of PostgreSQL's function, and gives how the WAL ended.
+    ///
+    /// # Errors
+    /// As [`WalInput::decode`].
+    pub fn each_record(
+        &self,
+        marker: &CurrentFunction,
+        f: impl FnMut(&WalRecord) -> anyhow::Result<()>,
+    ) -> anyhow::Result<WalEnd> {
         let outer = marker.enter(Function::XLogReadRecord);
-        let end = for_each_record(&self.dir, |record| Ok(decoder.process(record, sink)?));
+        let end = for_each_record(&self.dir, f);
         marker.leave(outer);
         end
+    }
+
+    /// Calls `f` for every record from the one at or after `from` on, or from the first, until it breaks.
+    ///
+    /// # Errors
+    /// As [`WalInput::decode`].
+    pub fn records_until(
+        &self,
+        from: Option<Lsn>,
+        mut f: impl FnMut(&WalRecord) -> anyhow::Result<ControlFlow<()>>,
+    ) -> anyhow::Result<()> {
+        let mut reader = WalReader::open(&self.dir, from)?;
+        while let Some(raw) = reader.next()? {
+            if f(&raw.decode(self.dir.profile())?)?.is_break() {
+                break;
+            }
+        }
+        Ok(())
     }
 }
 

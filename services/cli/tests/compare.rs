@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+#[path = "compare/explain.rs"]
+mod explain;
 mod support;
 
 use std::collections::BTreeSet;

@@ -324,19 +324,19 @@ fn decode_under(
         done += 1;
     })?;
     for row in result.rows {
-        let rung = ladder.and_then(|l| l.rung(&row.profile.name));
+        let rung = ladder.and_then(|l| l.rung(&row.outcome.profile.name));
         timings.decoder_profiles.push(DecoderProfileTimings {
-            profile: row.profile.name.clone(),
+            profile: row.outcome.profile.name.clone(),
             cpu_ns: row.cpu.total_ns(),
             functions_cpu_ns: row.cpu.by_function().collect(),
             wall_ns: row.wall_ns,
         });
         report.decoder_profiles.push(DecoderProfileReport {
-            consumer: row.profile.consumer.to_string(),
-            profile: row.profile.name,
+            consumer: row.outcome.profile.consumer.to_string(),
+            profile: row.outcome.profile.name,
             published: rung.map_or("", |rung| rung.published),
             real_server: rung.map_or("", |rung| rung.real_server),
-            work: row.work,
+            work: row.outcome.work,
             identical_output: row.identical_output,
         });
     }

@@ -86,7 +86,7 @@ fn repeat(input: &WalInput, row: &mut Row) -> anyhow::Result<()> {
         if looked_at >= SAMPLED_CPU_NS {
             break;
         }
-        let (again, _, _) = measure(input, &row.profile, WorkMem::default(), None, &mut |_| ())?;
+        let (again, _, _) = measure(input, &row.outcome.profile, WorkMem::default(), None, &mut |_| ())?;
         looked_at += again.cpu.total_ns();
         row.cpu.merge(&again.cpu);
         row.wall_ns = row.wall_ns.min(again.wall_ns);

@@ -145,7 +145,7 @@ impl Measured<'_> {
                 let parsed = profile.parse::<decoder_core::Profile>()?;
                 let (row, _, _) =
                     compare::measure(self.input()?, &parsed, decoder_core::WorkMem::default(), None, &mut |_| ())?;
-                self.decoders.insert(profile, row.work);
+                self.decoders.insert(profile, row.outcome.work);
             }
             CounterSource::Standby if !self.standbys.contains_key(&profile) => {
                 let parsed = profile.parse::<standby_core::StandbyProfile>()?;

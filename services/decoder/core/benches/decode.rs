@@ -66,6 +66,52 @@ fn relcache_message_of_cached(bencher: Bencher, (profile, relations): (&str, u32
         .bench_local_values(|()| decoder.borrow_mut().process(black_box(&record), &mut NoOutput).unwrap());
 }
 
+/// The same with attribution and footprints, or without: what they cost, in one run.
+fn measured(profile: &str, attributes: bool) -> Decoder {
+    let decoder = decoder(PgVersion::V18, profile);
+    let mut decoder = if attributes { decoder } else { decoder.without_attribution() };
+    let mut log = Log::consistent(1000);
+    (0..100).for_each(|i| log.insert(1000, 0, FIRST + i));
+    log.commit(1000, &[], vec![]);
+    log.records.iter().for_each(|record| decoder.process(record, &mut NoOutput).unwrap());
+    decoder
+}
+
+/// Attribution's price: transactions of one insert, with the index record between.
+#[divan::bench(args = [true, false, true, false])]
+fn price_on_small_transactions(bencher: Bencher, attributes: bool) {
+    let mut log = Log::default();
+    for xid in 2000..2000 + BATCH {
+        log.insert(xid, 0, FIRST + xid % 10);
+        log.push(xid, 0, RecordBody::Other { rmid: 11, info: 0 });
+        log.commit(xid, &[], vec![]);
+    }
+    let mut decoder = measured("pg18", attributes);
+    bencher.counter(ItemsCount::new(BATCH)).bench_local(|| {
+        log.records.iter().for_each(|record| decoder.process(black_box(record), &mut NoOutput).unwrap());
+    });
+}
+
+/// Attribution's price: schema changes of a few catalog rows and ten messages each, in transactions of their own.
+#[divan::bench(args = [("pg18", true), ("pg18", false), ("indexed", true), ("indexed", false)])]
+fn price_on_ddl(bencher: Bencher, (profile, attributes): (&str, bool)) {
+    let mut log = Log::default();
+    for i in 0..BATCH {
+        let messages: Vec<_> =
+            (0..7).map(|c| catcache(c * 9, i * 31)).chain((0..3).map(|r| relcache(FIRST + (i + r) % 100))).collect();
+        for cid in 0..3 {
+            log.new_cid(2000 + i, 0, cid);
+            log.catalog_row(2000 + i, 0);
+        }
+        log.invalidations(2000 + i, 0, &messages);
+        log.commit(2000 + i, &[], messages);
+    }
+    let mut decoder = measured(profile, attributes);
+    bencher.counter(ItemsCount::new(BATCH)).bench_local(|| {
+        log.records.iter().for_each(|record| decoder.process(black_box(record), &mut NoOutput).unwrap());
+    });
+}
+
 /// Messages a second of a transaction with 7 catcache to 3 relcache messages, in records of ten.
 #[divan::bench(args = ["pg18", "indexed"])]
 fn messages_of_ddl(bencher: Bencher, profile: &str) {

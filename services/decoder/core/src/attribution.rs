@@ -180,6 +180,8 @@ impl RelationTally {
 /// Counters by relation.
 #[derive(Debug, Default)]
 pub(crate) struct RelationTallies {
+    /// Nothing is counted.
+    pub(crate) off: bool,
     /// Of all of them.
     all: RelationTally,
     /// Scans for relations that went to syscaches or the relfilenode map, not to the relcache.
@@ -193,6 +195,9 @@ pub(crate) struct RelationTallies {
 impl RelationTallies {
     /// Adds to a relation's counters.
     pub(crate) fn add(&mut self, rel: Oid, tally: RelationTally) {
+        if self.off {
+            return;
+        }
         self.all.add(tally);
         if self.by_oid.len() >= 2 * RELATIONS_MAX && !self.by_oid.contains_key(&rel) {
             self.forget_half();

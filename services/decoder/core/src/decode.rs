@@ -38,6 +38,7 @@ use crate::DecodeError;
 use crate::attribution::Attribution;
 use crate::catalog::Catalog;
 use crate::footprint::Footprint;
+use crate::interrupt::Interrupt;
 use crate::invalidation::{CacheContents, CacheSizes, Caches, RegisteredCallbacks};
 use crate::output::OutputSink;
 use crate::profile::Profile;
@@ -249,6 +250,14 @@ impl Decoder {
         self
     }
 
+    /// Ends with [`DecodeError::Interrupted`] soon after `interrupt` is raised; what was given out of the transaction at hand and
+    /// its work are not whole then.
+    #[must_use]
+    pub fn stopped_by(mut self, interrupt: Interrupt) -> Self {
+        self.replayer.caches.interrupt = interrupt;
+        self
+    }
+
     /// `LogicalDecodingProcessRecord`: takes the next record; what commits with it goes to `sink`.
     ///
     /// # Errors
@@ -258,7 +267,10 @@ impl Decoder {
         if !self.first_lsn.is_valid() {
             self.first_lsn = record.lsn;
         }
-        let done = self.dispatch(record, sink).and_then(|()| self.restored(record));
+        let mut done = self.dispatch(record, sink).and_then(|()| self.restored(record));
+        if self.replayer.caches.interrupt.is_raised() {
+            done = Err(DecodeError::Interrupted { lsn: record.lsn });
+        }
         self.end_lsn = record.end_lsn;
         self.replayer.caches.marker.leave(outer);
         #[cfg(debug_assertions)]

@@ -158,6 +158,25 @@ impl Footprint {
         self.by_cache.iter().enumerate().filter(|(_, n)| **n > 0).map(|(id, n)| (id as u8, *n))
     }
 
+    /// Counts that are no catalog's and no cache's, under the names of their fields.
+    pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        [
+            ("new_cids", self.new_cids),
+            ("commands", self.commands.into()),
+            ("files_created", self.files_created),
+            ("files_cut", self.files_cut),
+            ("files_dropped", self.files_dropped),
+            ("created_and_dropped", self.created_and_dropped),
+            ("locks", self.locks),
+            ("truncated", self.truncated),
+            ("rows_into_created", self.rows_into_created),
+            ("rewrite_mappings", self.rewrite_mappings),
+            ("relations", self.relations),
+            ("other_catalog_rows", self.other_catalog_rows),
+        ]
+        .into_iter()
+    }
+
     /// Takes a record of a transaction in.
     pub(crate) fn note(&mut self, body: &RecordBody) {
         match body {

@@ -25,6 +25,7 @@ use pg_types::sinvaladt::{Got, MAXINVALMSGS, QueueReader};
 use pg_types::{InvalidationMessage, Oid, PgVersion, QueueCounts, RelFileLocator, SharedInvalQueue, Work};
 
 use crate::attribution::{Attribution, RelationTallies, RelationTally, share};
+use crate::interrupt::Interrupt;
 use crate::profile::{Consumer, OutputPlugin, Profile};
 use crate::relations::Relations;
 use crate::relcache::Relcache;
@@ -96,6 +97,8 @@ pub(crate) struct Caches {
     map: RelfilenodeMap,
     /// For which relations work was done.
     relations: RelationTallies,
+    /// A wish to stop.
+    pub(crate) interrupt: Interrupt,
     /// What the output plugin keeps, if it is `pgoutput`.
     relsync: Option<RelationSyncCache>,
     /// Messages of commits, for a decoder that follows live.
@@ -129,6 +132,7 @@ impl Caches {
             relcache: Relcache::new(),
             map: RelfilenodeMap::new(profile),
             relations: RelationTallies::default(),
+            interrupt: Interrupt::default(),
             relsync,
             discard: profile.discard_caches,
             queue: (profile.consumer == Consumer::Live).then(queue_of_one),
@@ -205,9 +209,18 @@ impl Caches {
         self.queue.as_ref().map(|(queue, reader)| queue.counts(*reader)).unwrap_or_default()
     }
 
+    /// Work is no longer shared out.
+    pub(crate) fn without_attribution(&mut self) {
+        self.syscaches.counts = false;
+        self.relations.off = true;
+    }
+
     /// Executes messages in order.
     pub(crate) fn execute_all(&mut self, messages: &[InvalidationMessage]) {
         for ahead in messages.chunks(TOUCHED_AHEAD) {
+            if self.interrupt.is_raised() {
+                return;
+            }
             self.touch(ahead);
             ahead.iter().for_each(|message| self.execute(message));
         }

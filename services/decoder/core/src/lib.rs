@@ -8,9 +8,11 @@ pub mod attribution;
 pub mod catalog;
 pub mod catalog_csv;
 mod catcache;
+pub mod compare;
 pub mod decode;
 mod dynahash;
 pub mod footprint;
+pub mod interrupt;
 pub mod invalidation;
 pub mod output;
 pub mod profile;
@@ -22,6 +24,7 @@ mod reorder_buffer;
 pub mod sampling;
 pub mod snap_build;
 pub mod spill;
+pub mod summary;
 mod syscache;
 mod syscache_callbacks;
 mod work_mem;
@@ -31,8 +34,10 @@ use pg_types::{Lsn, PgVersion, Xid};
 pub use attribution::{Attribution, Share};
 pub use catalog::{Catalog, NoCatalog, RelationInfo};
 pub use catalog_csv::CsvCatalog;
+pub use compare::{Contender, Outcome};
 pub use decode::{Decoder, DecoderConfig, DecoderSizes, TwoPhase};
 pub use footprint::{CatalogRows, Footprint};
+pub use interrupt::Interrupt;
 pub use invalidation::{CacheContents, CacheSizes, RegisteredCallbacks};
 pub use output::{
     Action, DecodedChange, DecodedTransaction, NoOutput, OutputSink, PreparedEnd, Relation, RelationChanges, TimestampText,
@@ -47,6 +52,7 @@ pub use snap_build::{
     snapshot_file_name,
 };
 pub use spill::{MemorySpill, SpillError, SpillFailure, SpillFile, SpillStore, TransactionStatus};
+pub use summary::Summary;
 pub use syscache_callbacks::{CallbackCounts, TooManyCallbacks};
 pub use work_mem::{BadWorkMem, WorkMem};
 
@@ -87,6 +93,12 @@ pub enum DecodeError {
     /// The snapshot builder could not be serialised, or not be restored.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
+    /// Somebody wished that decoding ends.
+    #[error("decoding was stopped at {lsn}")]
+    Interrupted {
+        /// The record at hand.
+        lsn: Lsn,
+    },
     /// A transaction commits that was said to be rolled back, so that its changes are gone.
     #[error(
         "the commit at {lsn} is of xid {xid}, whose changes were dropped because it was known to be rolled back: its status is \

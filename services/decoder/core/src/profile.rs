@@ -317,6 +317,12 @@ impl Profile {
         self.stream_victim != StreamVictim::Never
     }
 
+    /// A message is executed once, and again only if what it names was loaded meanwhile.
+    #[must_use]
+    pub fn executes_once(&self) -> bool {
+        self.message_rule == MessageRule::OnceUnlessLoaded
+    }
+
     /// walstorm's own profile.
     #[must_use]
     pub fn indexed() -> Profile {
@@ -399,10 +405,18 @@ impl fmt::Display for Profile {
     }
 }
 
+/// The name or switch that is nearest to a wrong one, if one is near: at most a third of its letters differ.
+fn nearest(wrong: &str) -> Option<&'static str> {
+    let far = wrong.chars().count().div_ceil(3);
+    let measured = Profile::names().chain(Profile::switches()).map(|word| (strsim::damerau_levenshtein(wrong, word), word));
+    measured.filter(|(distance, _)| *distance <= far).min_by_key(|(distance, _)| *distance).map(|(_, word)| word)
+}
+
 /// The text names no profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{asked}' is no profile: '{part}' is not known. Profiles: {}; each may be followed by +switch with the switches {}",
+    "'{asked}' is no profile: '{part}' is not known{}. Profiles: {}; each may be followed by +switch with the switches {}",
+    nearest(part).map(|word| format!("; did you mean '{word}'?")).unwrap_or_default(),
     Profile::names().collect::<Vec<_>>().join(", "),
     Profile::switches().collect::<Vec<_>>().join(", ")
 )]
@@ -473,6 +487,9 @@ mod tests {
     fn unknown_names_are_answered_with_the_known_ones() {
         let error = "pg96+turbo\u{1b}[2J".parse::<Profile>().unwrap_err().to_string();
         assert!(error.contains("'turbo\\u{1b}[2J' is not known"), "{error}");
+        let near = |asked: &str| asked.parse::<Profile>().unwrap_err().to_string();
+        assert!(near("pg81").contains("'pg81' is not known; did you mean 'pg18'?"), "{}", near("pg81"));
+        assert!(near("pg96+smal-map").contains("did you mean 'small-map'?") && !near("x").contains("mean"));
         assert!(error.contains("pg17.6") && error.contains("reverse-index"), "{error}");
         for bad in ["", "+", "pg96+", "small-map", "PG96", "pg18 "] {
             assert!(bad.parse::<Profile>().is_err(), "{bad:?}");

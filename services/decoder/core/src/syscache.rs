@@ -31,6 +31,8 @@ pub(crate) struct SysCaches {
     caches: Vec<CatCache>,
     /// What was done to each.
     tallies: Vec<CacheTally>,
+    /// Messages are counted by cache.
+    pub(crate) counts: bool,
     /// How a message finds its cache.
     search: CatcacheSearch,
     /// Ids of the caches that loading a relation fills; [`None`] where the version lacks one.
@@ -52,7 +54,7 @@ impl SysCaches {
         let index = |name| table.id_of(name).map(|id| id.index());
         let publication_maps = [index("PUBLICATIONRELMAP"), index("PUBLICATIONNAMESPACEMAP")];
         let (reloid, namespaceoid, publicationname) = (index("RELOID"), index("NAMESPACEOID"), index("PUBLICATIONNAME"));
-        Self { table, caches, tallies, search, reloid, namespaceoid, publicationname, publication_maps }
+        Self { table, caches, tallies, counts: true, search, reloid, namespaceoid, publicationname, publication_maps }
     }
 
     /// The table of ids.
@@ -93,11 +95,13 @@ impl SysCaches {
         if let Some(index) = found {
             let inner = marker.enter(Function::CatCacheInvalidate);
             self.caches[index].invalidate(hash, work);
-            let tally = &mut self.tallies[index];
-            tally.messages += 1;
-            tally.searched += work.caches_searched - searched;
-            tally.visited += work.catcache_entries_visited - visited;
-            tally.dropped += work.entries_dropped - dropped;
+            if self.counts {
+                let tally = &mut self.tallies[index];
+                tally.messages += 1;
+                tally.searched += work.caches_searched - searched;
+                tally.visited += work.catcache_entries_visited - visited;
+                tally.dropped += work.entries_dropped - dropped;
+            }
             marker.leave(inner);
         }
         marker.leave(outer);

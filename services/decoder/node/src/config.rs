@@ -53,6 +53,8 @@ pub struct DecoderConfig {
     pub output_log: OutputLogConfig,
     /// Subscriptions.
     pub subscriptions: SubscriptionsConfig,
+    /// Limits of decoding again for ExplainTransaction and CompareProfiles.
+    pub analysis: AnalysisConfig,
     /// Transactions kept in each list: the costliest by CPU time, by work and by each counter of work, and the latest.
     pub costliest: usize,
     /// How long it may take until what was decoded is durable and reported upstream.
@@ -95,6 +97,26 @@ pub struct SubscriptionsConfig {
     pub names_max: usize,
 }
 
+/// Limits of decoding again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AnalysisConfig {
+    /// WAL of one call, in bytes; it is held in memory.
+    pub wal_bytes_max: u64,
+    /// Records of a scenario.
+    pub scenario_records_max: usize,
+    /// Profiles of one call.
+    pub profiles_max: usize,
+    /// Calls at the same time. 0: none is answered.
+    pub concurrent_max: usize,
+}
+
+impl Default for AnalysisConfig {
+    fn default() -> Self {
+        Self { wal_bytes_max: 64 << 20, scenario_records_max: 1_000_000, profiles_max: 16, concurrent_max: 2 }
+    }
+}
+
 impl Default for DecoderConfig {
     fn default() -> Self {
         Self {
@@ -114,6 +136,7 @@ impl Default for DecoderConfig {
             spill: SpillConfig::default(),
             output_log: OutputLogConfig::default(),
             subscriptions: SubscriptionsConfig::default(),
+            analysis: AnalysisConfig::default(),
             costliest: 1000,
             flush_interval: Duration::from_millis(20),
             checkpoint_interval: Duration::from_millis(500),

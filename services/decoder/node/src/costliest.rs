@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use decoder_core::Summary;
 use decoder_core::attribution::total_steps;
 use pg_types::{Lsn, Timestamp, Work, Xid};
 
@@ -32,8 +33,8 @@ pub struct TransactionCost {
     pub row_count: u64,
     /// Messages in its records, by kind in the order of `InvalidationKind`.
     pub messages: [u64; 7],
-    /// Its catcache messages by cache id, greatest count first.
-    pub caches: Vec<(u32, u64)>,
+    /// What is kept for its story; its catcache messages among it.
+    pub summary: Arc<Summary>,
     /// What decoding it did.
     pub work: Work,
     /// CPU time of decoding it, in nanoseconds.

@@ -129,6 +129,9 @@ pub enum NodeError {
     /// A record is damaged.
     #[error("WAL record cannot be read: {0}")]
     Record(#[from] pg_wal::DecodeError),
+    /// A server of a profile has no room for the callbacks that are registered.
+    #[error("{0}")]
+    Callbacks(String),
     /// A record cannot be decoded.
     #[error(transparent)]
     Decode(#[from] decoder_core::DecodeError),

@@ -2,6 +2,7 @@
 //!
 //! [`DecoderNode`] is the whole; README.md of this crate says how its parts fit together.
 
+mod analysis;
 pub mod attribution;
 pub mod checkpoint;
 pub mod config;

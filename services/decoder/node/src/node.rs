@@ -20,10 +20,11 @@ use std::sync::{Arc, Mutex};
 use pg_types::Lsn;
 use service_kit::telemetry::{self, Export, Role};
 use service_kit::{Clock, Drain, Health, SystemClock, client, server};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use walstorm_proto::service_names;
 
+use crate::analysis::Analyst;
 use crate::config::DecoderConfig;
 use crate::costliest::Costliest;
 use crate::durable_file::PRIVATE_MODE;
@@ -98,18 +99,6 @@ impl DecoderNode {
         let (output, _) = watch::channel(OutputProgress::default());
         let (serving, _) = watch::channel(None);
         let costliest = Arc::new(Mutex::new(Costliest::new(config.costliest)));
-        let shared = Shared {
-            serving: serving.subscribe(),
-            state: state.subscribe(),
-            output: output.subscribe(),
-            costliest: Arc::clone(&costliest),
-            drain: drain.clone(),
-            clock: Arc::clone(&parts.clock),
-            profile: checked.profile.to_string(),
-            grace: config.server.grace,
-        };
-        let routes = server::base_routes(&config.server, &health, SERVICES)?.add_service(Service::server(Arc::new(shared)));
-        let server_config = config.server.clone();
         let upstream = Upstream {
             client: config.primary.clone(),
             slot: config.slot.clone(),
@@ -118,6 +107,25 @@ impl DecoderNode {
             drain: drain.clone(),
             state: state.clone(),
         };
+        let analyst = Analyst {
+            upstream: upstream.for_reading_again(),
+            checked: checked.clone(),
+            limits: config.analysis.clone(),
+            permits: Semaphore::new(config.analysis.concurrent_max.min(Semaphore::MAX_PERMITS)),
+        };
+        let shared = Shared {
+            serving: serving.subscribe(),
+            state: state.subscribe(),
+            output: output.subscribe(),
+            costliest: Arc::clone(&costliest),
+            drain: drain.clone(),
+            clock: Arc::clone(&parts.clock),
+            profile: checked.profile.to_string(),
+            analyst: Arc::new(analyst),
+            grace: config.server.grace,
+        };
+        let routes = server::base_routes(&config.server, &health, SERVICES)?.add_service(Service::server(Arc::new(shared)));
+        let server_config = config.server.clone();
         let watching = tokio::spawn(watch_health(health.clone(), state.subscribe(), drain.clone()));
         let follower = Follower {
             config,

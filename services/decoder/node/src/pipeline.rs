@@ -204,15 +204,7 @@ impl Pipeline {
         for place in places(batch) {
             let (lsn, end_lsn, bytes) = place?;
             let record = pg_wal::decode_bytes(self.wal, lsn, end_lsn, bytes, Crc::Check)?;
-            let database = match record.body {
-                RecordBody::Insert(insert) => insert.target.db,
-                RecordBody::MultiInsert(insert) => insert.target.db,
-                RecordBody::Update(update) => update.target.db,
-                RecordBody::Delete(delete) => delete.target.db,
-                RecordBody::LogicalMessage(message) => message.db,
-                _ => continue,
-            };
-            if database != Oid::INVALID {
+            if let Some(database) = database_of(&record.body) {
                 return Ok(Some(database));
             }
         }
@@ -252,9 +244,6 @@ impl Pipeline {
             let (lsn, end_lsn, bytes) = place?;
             let record = pg_wal::decode_bytes(self.wal, lsn, end_lsn, bytes, Crc::Check)?;
             self.sink.record_end = end_lsn;
-            if let RecordBody::Commit(commit) = &record.body {
-                self.sink.note_messages(&commit.messages);
-            }
             decoder.process(&record, &mut self.sink)?;
         }
         self.sink.spans.end_batch(span);
@@ -318,6 +307,7 @@ impl Pipeline {
             if let Some(decoder) = decoder {
                 (state.snapshot, state.sizes) = (decoder.state(), decoder.sizes());
             }
+            state.database = self.checkpoint.database;
             state.decoded_lsn = decoded;
             state.output_end = end;
             state.transactions += totals.transactions;
@@ -326,6 +316,19 @@ impl Pipeline {
         });
         self.outlets.output.send_modify(|output| output.decoded = output.decoded.max(decoded));
     }
+}
+
+/// The database of a record's rows or message, if it tells one.
+pub(crate) fn database_of(body: &RecordBody) -> Option<Oid> {
+    let database = match body {
+        RecordBody::Insert(insert) => insert.target.db,
+        RecordBody::MultiInsert(insert) => insert.target.db,
+        RecordBody::Update(update) => update.target.db,
+        RecordBody::Delete(delete) => delete.target.db,
+        RecordBody::LogicalMessage(message) => message.db,
+        _ => Oid::INVALID,
+    };
+    Some(database).filter(|database| database.is_valid())
 }
 
 /// The records of a batch: start, end and bytes of each.

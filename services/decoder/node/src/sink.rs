@@ -12,7 +12,7 @@
 
 use decoder_core::output::{Action, DecodedChange, DecodedTransaction, OutputSink, Relation};
 use pg_types::record::{LogicalMessageRecord, TruncateRecord};
-use pg_types::{InvalidationMessage, Lsn, Oid, RelFileLocator, Work, Xid};
+use pg_types::{Lsn, Oid, RelFileLocator, Work, Xid};
 use rustc_hash::FxHashMap;
 use walstorm_proto::EventBatch;
 use walstorm_proto::decoder::v1::{Begin, Change, Commit, Event, Message, Relation as PbRelation, Truncate, event};
@@ -105,8 +105,6 @@ pub(crate) struct EventSink {
     resume_at: Lsn,
     /// Transactions given out, for the node's list of costliest ones.
     pub(crate) costs: Vec<TransactionCost>,
-    /// Catcache messages of the commit record at hand, by cache.
-    caches: Vec<(u32, u64)>,
     /// Sums since the last [`EventSink::take_totals`].
     totals: Totals,
     /// Measures transactions.
@@ -149,7 +147,6 @@ impl EventSink {
             record_end: resume_at,
             resume_at,
             costs: Vec::new(),
-            caches: Vec::new(),
             totals: Totals::default(),
             meter: Meter::default(),
             spans,
@@ -173,20 +170,6 @@ impl EventSink {
             self.next_number = 0;
             self.finish_entry(Some(self.whole_end));
         }
-    }
-
-    /// A commit record with these messages is processed next: counts the catcache messages by cache.
-    pub(crate) fn note_messages(&mut self, messages: &[InvalidationMessage]) {
-        self.caches.clear();
-        for message in messages {
-            let InvalidationMessage::Catcache { cache_id, .. } = message else { continue };
-            let id = *cache_id as u32;
-            match self.caches.iter_mut().find(|(known, _)| *known == id) {
-                Some((_, count)) => *count += 1,
-                None => self.caches.push((id, 1)),
-            }
-        }
-        self.caches.sort_by_key(|(id, count)| (std::cmp::Reverse(*count), *id));
     }
 
     /// The sums since the last call.
@@ -413,9 +396,7 @@ impl OutputSink for EventSink {
         self.totals.transactions += 1;
         self.totals.rows += self.row_count;
         self.totals.work += transaction.work;
-        let mut cost = convert::transaction_cost(transaction, self.row_count, cpu_ns, trace_id);
-        cost.caches = std::mem::take(&mut self.caches);
-        self.costs.push(cost);
+        self.costs.push(convert::transaction_cost(transaction, self.row_count, cpu_ns, trace_id));
         self.item_ended(transaction.end_lsn);
     }
 }

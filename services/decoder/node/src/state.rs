@@ -1,7 +1,7 @@
 //! What the node is doing, for people and for whoever waits for it.
 
 use decoder_core::{DecoderSizes, SnapBuildState};
-use pg_types::{Lsn, Work};
+use pg_types::{Lsn, Oid, Work};
 
 /// The node's state, published through a watch channel after every batch.
 #[derive(Clone, Debug)]
@@ -36,6 +36,8 @@ pub struct NodeState {
     pub rows: u64,
     /// What decoding did since the start, transactions that were not given out included.
     pub work: Work,
+    /// The database that is decoded; invalid until it is known.
+    pub database: Oid,
     /// How full the decoder is.
     pub sizes: DecoderSizes,
 }
@@ -58,6 +60,7 @@ impl Default for NodeState {
             transactions: 0,
             rows: 0,
             work: Work::default(),
+            database: Oid::INVALID,
             sizes: DecoderSizes::default(),
         }
     }

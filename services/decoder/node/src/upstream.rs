@@ -126,6 +126,60 @@ impl Upstream {
         }
     }
 
+    /// The same for reading WAL again, beside the node's own stream and without its slot.
+    #[must_use]
+    pub(crate) fn for_reading_again(&self) -> Self {
+        let (state, _) = watch::channel(NodeState::default());
+        let client_id = format!("{} (analysis)", self.client_id);
+        Self {
+            slot: String::new(),
+            create_slot: false,
+            state,
+            client_id,
+            client: self.client.clone(),
+            drain: self.drain.clone(),
+        }
+    }
+
+    /// Opens a stream that reads again from `from`; 0 is the oldest WAL that the primary has.
+    ///
+    /// # Errors
+    ///
+    /// As the primary says it.
+    pub(crate) async fn open_again(&self, from: Lsn) -> Result<Opened, Status> {
+        let channel = client::connect(&self.client, &self.drain).await.map_err(|e| Status::unavailable(e.to_string()))?;
+        self.start(channel, from).await
+    }
+
+    /// The next whole batch; `None` if nothing more comes before `to`.
+    ///
+    /// # Errors
+    ///
+    /// As the primary says it, or it sent something malformed.
+    pub(crate) async fn next_again(&self, opened: &mut Opened, joiner: &mut Joiner, to: Lsn) -> Result<Option<Batch>, Status> {
+        while let Some(response) = opened.responses.message().await? {
+            match response.kind {
+                Some(ResponseKind::Batch(batch)) => {
+                    let batch = self.on_batch(batch, joiner).map_err(|e| Status::data_loss(e.to_string()))?;
+                    if batch.is_some() {
+                        return Ok(batch);
+                    }
+                }
+                Some(ResponseKind::Keepalive(keepalive)) => {
+                    if keepalive.end_of_source || keepalive.progress_lsn >= to.0 {
+                        return Ok(None);
+                    }
+                    let feedback = pb::Feedback { received_lsn: keepalive.progress_lsn, ..Default::default() };
+                    // A full channel has one on its way.
+                    drop(opened.requests.try_send(pb::StreamWalRequest { kind: Some(RequestKind::Feedback(feedback)) }));
+                }
+                Some(ResponseKind::Draining(_)) => return Err(Drain::status()),
+                Some(ResponseKind::Started(_)) | None => {}
+            }
+        }
+        Ok(None)
+    }
+
     /// What the primary is; `None` if it does not say.
     pub(crate) async fn server_info(&self) -> Option<GetServerInfoResponse> {
         let channel = client::connect(&self.client, &self.drain).await.ok()?;

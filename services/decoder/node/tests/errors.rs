@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic here is a test's report")]
 
+#[path = "errors/analysis.rs"]
+mod analysis;
 mod support;
 
 use std::time::Duration;

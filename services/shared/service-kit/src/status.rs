@@ -100,6 +100,10 @@ reasons! {
     RunActive = "RUN_ACTIVE", FailedPrecondition;
     /// The request id names another wish.
     RequestIdReused = "REQUEST_ID_REUSED", AlreadyExists;
+    /// The transaction is not among those that are kept.
+    TransactionNotFound = "TRANSACTION_NOT_FOUND", NotFound;
+    /// An analysis is larger than the server allows, or others are running; metadata have the key of the setting.
+    AnalysisLimit = "ANALYSIS_LIMIT", ResourceExhausted;
     /// A run is larger than the server allows; metadata have the key of the setting.
     RunLimit = "RUN_LIMIT", ResourceExhausted;
     /// A defect of ours.

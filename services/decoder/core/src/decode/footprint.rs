@@ -13,11 +13,11 @@ const SPARE_MAX: usize = 16;
 const MAPPED_FILES_MAX: usize = 1024;
 
 impl Decoder {
-    /// Neither shares work out nor takes footprints: [`Decoder::attribution`] stays empty, and stories tell of rows alone. For measuring
-    /// what that costs.
+    /// Neither shares messages out by cache and relation nor takes footprints: for measuring what that costs.
     #[must_use]
     pub fn without_attribution(mut self) -> Self {
         self.attributes = false;
+        self.replayer.caches.without_attribution();
         self
     }
 

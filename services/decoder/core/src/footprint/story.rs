@@ -16,7 +16,7 @@ use std::fmt::{self, Display};
 use pg_types::{Oid, catalog};
 
 use crate::footprint::{CatalogRows, Footprint};
-use crate::output::{DecodedTransaction, RelationChanges};
+use crate::summary::{RowSums, Summary};
 
 /// A part of a story.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,31 +84,33 @@ struct Teller<'a> {
     parts: Vec<Part>,
 }
 
-impl DecodedTransaction {
+impl Summary {
     /// What it looks like, from its rows, its messages and its footprint. O(catalogs²), at most 96 of them.
     #[must_use]
     pub fn story(&self) -> Story {
-        let mut teller = Teller { footprint: &self.footprint, told: Vec::new(), parts: Vec::new() };
+        let none = Footprint::default();
+        let footprint = self.footprint.as_deref().unwrap_or(&none);
+        let mut teller = Teller { footprint, told: Vec::new(), parts: Vec::new() };
         teller.relations();
         teller.objects();
         teller.altered();
         teller.leftover();
         let mut parts = teller.parts;
-        parts.extend(rows(&self.relations, self.footprint.rows_into_created));
+        parts.extend(rows(self, footprint.rows_into_created));
         if self.messages.logical > 0 {
             parts.push(plain(several(self.messages.logical, "logical message")));
         }
-        if parts.is_empty() && self.footprint.locks > 0 {
-            parts.push(plain(format!("a lock of {} and nothing else", several(self.footprint.locks, "relation"))));
+        if parts.is_empty() && footprint.locks > 0 {
+            parts.push(plain(format!("a lock of {} and nothing else", several(footprint.locks, "relation"))));
         }
         if parts.is_empty() && self.messages.invalidations() > 0 {
             parts.push(plain(several(self.messages.invalidations(), "invalidation message")));
         }
-        if !self.gid.is_empty() {
+        if self.prepared {
             parts.push(plain("prepared".to_owned()));
         }
-        if !self.subxids.is_empty() {
-            parts.push(plain(several(self.subxids.len() as u64, "subtransaction")));
+        if self.subxids > 0 {
+            parts.push(plain(several(self.subxids, "subtransaction")));
         }
         Story { parts }
     }
@@ -168,27 +170,24 @@ impl Teller<'_> {
 }
 
 /// The name of a catalog, or what is known of it.
-fn catalog_name(oid: Oid) -> String {
+#[must_use]
+pub fn catalog_name(oid: Oid) -> String {
     let known = catalog::NAMES.iter().find(|(_, known)| *known == oid);
     known.map_or_else(|| format!("catalog file {oid}"), |(name, _)| (*name).to_owned())
 }
 
 /// Rows of tables, unless all of them are the `filling` of relations whose part tells of it.
-fn rows(relations: &[RelationChanges], filling: u64) -> Option<Part> {
-    let sum = |rows: fn(&RelationChanges) -> u64| relations.iter().map(rows).sum::<u64>();
-    if filling > 0 && sum(|r| r.insert + r.update + r.delete) == filling {
+fn rows(summary: &Summary, filling: u64) -> Option<Part> {
+    let RowSums { insert, update, delete, relations } = summary.rows;
+    if filling > 0 && insert + update + delete == filling {
         return None;
     }
-    let kinds = [("insert", sum(|r| r.insert)), ("update", sum(|r| r.update)), ("delete", sum(|r| r.delete))];
+    let kinds = [("insert", insert), ("update", update), ("delete", delete)];
     let kinds: Vec<String> = kinds.iter().filter(|(_, n)| *n > 0).map(|(kind, n)| several(*n, kind)).collect();
     if kinds.is_empty() {
         return None;
     }
-    let mut changed = relations.iter().filter(|r| r.insert + r.update + r.delete > 0);
-    let place = match (changed.next(), changed.count()) {
-        (Some(only), 0) => only.name.to_string(),
-        (_, others) => several(others as u64 + 1, "relation"),
-    };
+    let place = summary.only_relation().map_or_else(|| several(relations, "relation"), ToString::to_string);
     Some(plain(format!("{} in {place}", kinds.join(", "))))
 }
 

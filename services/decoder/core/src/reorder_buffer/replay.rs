@@ -244,6 +244,9 @@ impl<'a> Replay<'a> {
                 tree[place].aborted = true;
                 break;
             }
+            if self.with.caches.interrupt.is_raised() {
+                break;
+            }
         }
         if let Some(lsn) = last.filter(|_| self.block.is_some()) {
             self.output(|replay| replay.sink.stream_stop(xid, lsn));
@@ -446,6 +449,9 @@ impl<'a> Replay<'a> {
             self.with.buffers.loads_before = self.with.caches.loads;
         }
         for ahead in messages.chunks(TOUCHED_AHEAD) {
+            if self.with.caches.interrupt.is_raised() {
+                return;
+            }
             self.with.caches.touch(ahead);
             for message in ahead {
                 let first = self.with.buffers.executed.insert(*message);

@@ -1,7 +1,9 @@
 //! Between our types and those of the contract.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use decoder_core::Summary;
 use decoder_core::output::DecodedTransaction;
 use opentelemetry::trace::SpanContext;
 use pg_types::syscache_id::SysCacheTable;
@@ -133,7 +135,7 @@ pub(crate) fn transaction_cost(
         subxid_count: u32::try_from(transaction.subxids.len()).unwrap_or(u32::MAX),
         row_count,
         messages: InvalidationKind::ALL.map(|kind| transaction.messages.of(kind)),
-        caches: Vec::new(),
+        summary: Arc::new(transaction.summary()),
         work: transaction.work,
         cpu_ns,
         trace_id,
@@ -151,11 +153,19 @@ pub(crate) fn to_transaction_cost(cost: &TransactionCost, version: Option<PgVers
         subxid_count: cost.subxid_count,
         row_count: cost.row_count,
         messages: Some(counts(&cost.messages)),
-        caches: cost.caches.iter().map(|(id, count)| cache_messages(*id, *count, version)).collect(),
+        caches: caches(&cost.summary, version),
         work: Some(work(&cost.work)),
         cpu_ns: cost.cpu_ns,
         trace_id: cost.trace_id.map(|id| format!("{id:032x}")).unwrap_or_default(),
     }
+}
+
+/// Catcache messages by cache, greatest count first.
+fn caches(summary: &Summary, version: Option<PgVersion>) -> Vec<pb::CacheMessages> {
+    let counted = summary.footprint.iter().flat_map(|footprint| footprint.caches());
+    let mut counted: Vec<(u8, u64)> = counted.collect();
+    counted.sort_by_key(|(id, count)| (std::cmp::Reverse(*count), *id));
+    counted.into_iter().map(|(id, count)| cache_messages(id.into(), count, version)).collect()
 }
 
 /// Messages of one catcache, with its name in `version`.

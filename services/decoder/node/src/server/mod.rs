@@ -1,5 +1,6 @@
 //! The gRPC server: `DecoderService`.
 
+mod analysis;
 pub(crate) mod convert;
 mod filter;
 mod status;
@@ -20,6 +21,7 @@ use tonic::{Request, Response, Status, Streaming};
 use walstorm_proto::decoder::v1 as pb;
 use walstorm_proto::decoder::v1::decoder_service_server::{DecoderService, DecoderServiceServer};
 
+use crate::analysis::Analyst;
 use crate::attribution::{self, GroupBy, Mark};
 use crate::costliest::{BadToken, Costliest, Order, Place, UnknownOrder};
 use crate::output_log::OutputLog;
@@ -80,6 +82,8 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     /// Name of the profile.
     pub(crate) profile: String,
+    /// Decodes again.
+    pub(crate) analyst: Arc<Analyst>,
     /// Time that streams get when the node stops.
     pub(crate) grace: std::time::Duration,
 }
@@ -103,6 +107,7 @@ impl Service {
 #[tonic::async_trait]
 impl DecoderService for Service {
     type SubscribeStream = ReceiverStream<Result<pb::SubscribeResponse, Status>>;
+    type CompareProfilesStream = ReceiverStream<Result<pb::CompareProfilesResponse, Status>>;
 
     async fn subscribe(
         &self,
@@ -161,6 +166,28 @@ impl DecoderService for Service {
         let page = tokio::task::spawn_blocking(page).await.map_err(|e| internal(&e))?;
         let page = page.map_err(|e| invalid_field("order_by", e.to_string()).into_status())?;
         Ok(Response::new(convert::attribution_page(&page)))
+    }
+
+    async fn explain_transaction(
+        &self,
+        request: Request<pb::ExplainTransactionRequest>,
+    ) -> Result<Response<pb::ExplainTransactionResponse>, Status> {
+        analysis::explain(&self.shared, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn compare_profiles(
+        &self,
+        request: Request<pb::CompareProfilesRequest>,
+    ) -> Result<Response<Self::CompareProfilesStream>, Status> {
+        let comparison = analysis::Comparison::new(&self.shared.analyst, request)?;
+        let guard = self.shared.drain.open_stream()?;
+        let (responses, receiver) = mpsc::channel(CHANNEL_MESSAGES);
+        let shared = Arc::clone(&self.shared);
+        tokio::spawn(async move {
+            comparison.run(shared, responses).await;
+            drop(guard);
+        });
+        Ok(Response::new(ReceiverStream::new(receiver)))
     }
 
     async fn get_decoder_state(

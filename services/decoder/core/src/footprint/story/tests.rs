@@ -14,7 +14,7 @@ use pg_types::{
 };
 
 use super::*;
-use crate::{Decoder, DecoderConfig, NoCatalog, OutputSink};
+use crate::{DecodedTransaction, Decoder, DecoderConfig, NoCatalog, OutputSink};
 
 /// The database of all tests.
 const DATABASE: Oid = Oid(5);

@@ -1,0 +1,219 @@
+//! `walstorm explain`: the story of one transaction, in words and numbers, and what each profile does to it.
+
+mod show;
+
+use std::io::{self, Write};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use anyhow::Context;
+use decoder_core::{Consumer, Contender, DecodedTransaction, Profile, SnapBuildState, WorkMem};
+use pg_types::{Lsn, Oid, RecordBody, Work, Xid};
+
+use crate::cpu_sampler::thread_cpu_ns;
+use crate::notes::note;
+use crate::wal_input::{Decoding, WalInput};
+
+/// Arguments of `walstorm explain`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The story names the statements that leave such records: where several do, all of them. Each profile decodes the WAL from its first record
+up to the transaction's commit, so its counters are exact for a decoder that began there; decoder is CPU time of decoding the commit.
+
+With --json the transaction is one object with the keys xid, commit_lsn, end_lsn, first_lsn, restart_lsn (where WAL must be read from
+to decode it), commit_time, gid, subxids (how many), story (text, and statements: at least one of them was executed), relations,
+catalogs (rows inserted, updated, deleted, came_and_went, in_place), footprint (counts of files, locks, commands ...), messages, caches,
+decoded_from and profiles (profile, consumer, work, cpu_ns).
+
+Exit code: 0; 1 on errors, as when there is no such transaction.")]
+pub struct Args {
+    /// Directory with WAL segments, a data directory, or one segment.
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// The transaction: its xid, or start or end of its commit record as X/Y.
+    #[arg(value_name = "XID|LSN")]
+    which: Which,
+    /// Profiles, separated by commas: pg96, pg10, pg13, pg14 ... indexed, each with +switches.
+    #[arg(long, value_name = "P,P,...", value_delimiter = ',', default_value = "pg96,pg13,pg14,pg18,indexed")]
+    profiles: Vec<Profile>,
+    /// Folder with pg_class.csv and pg_class_start.csv for names.
+    #[arg(long, value_name = "DIR")]
+    catalog: Option<PathBuf>,
+    /// Database to decode; default the one with the most row changes.
+    #[arg(long, value_name = "OID")]
+    database: Option<u32>,
+    /// What changes in memory may count for before some are written out (logical_decoding_work_mem), as 64kB, 64MB or 1GB.
+    #[arg(long, value_name = "SIZE", default_value_t)]
+    work_mem: WorkMem,
+    /// Who decodes: live reads the shared invalidation queue too and is reset when it lags, catch-up does not.
+    #[arg(long, value_name = "live|catch-up")]
+    consumer: Option<Consumer>,
+    /// As a JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How a transaction is named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Which {
+    /// By its top-level xid.
+    Xid(Xid),
+    /// By start or end of its commit record.
+    Lsn(Lsn),
+}
+
+/// The text names no transaction.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("must be an xid as 763, or start or end of a commit record as 0/8A0F38")]
+struct BadWhich;
+
+impl FromStr for Which {
+    type Err = BadWhich;
+
+    fn from_str(text: &str) -> Result<Self, BadWhich> {
+        if text.contains('/') {
+            return text.parse().map(Which::Lsn).map_err(|_| BadWhich);
+        }
+        text.parse().ok().filter(|xid| *xid > 0).map(|xid| Which::Xid(Xid(xid))).ok_or(BadWhich)
+    }
+}
+
+/// What one profile did to it.
+#[derive(Debug)]
+struct Forecast {
+    /// The profile.
+    profile: Profile,
+    /// Its work.
+    work: Work,
+    /// CPU time of decoding its commit record, in nanoseconds.
+    cpu_ns: u64,
+}
+
+/// What is shown.
+#[derive(Debug)]
+struct Explained {
+    /// The transaction, its work being that of the first profile.
+    transaction: DecodedTransaction,
+    /// Start of the first record.
+    decoded_from: Lsn,
+    /// By profile.
+    profiles: Vec<Forecast>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The WAL cannot be read or decoded, or holds no such transaction.
+pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    run(args, &mut io::BufWriter::new(io::stdout().lock()), &mut io::stderr())
+}
+
+/// The command with its outputs given: the answer to `out`, remarks to `notes`.
+///
+/// # Errors
+/// As [`main`].
+pub fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> anyhow::Result<ExitCode> {
+    let input = WalInput::open(&args.dir, args.catalog.as_deref(), args.database.map(Oid))?;
+    input.notes.iter().for_each(|text| note(notes, text));
+    let profiles = args.profiles.iter().map(|profile| profile.clone().consumed_by(args.consumer));
+    let (mut transaction, decoded_from) = find(&input, args.which, args.work_mem)?;
+    let forecast = |profile| forecast(&input, profile, args.work_mem, transaction.commit_lsn);
+    let profiles = profiles.map(forecast).collect::<anyhow::Result<Vec<Forecast>>>()?;
+    transaction.work = profiles.first().map(|first| first.work).unwrap_or_default();
+    let explained = Explained { transaction, decoded_from, profiles };
+    if args.json {
+        show::json(out, &explained, input.dir().identity().version)?;
+    } else {
+        show::text(out, &explained, input.dir().identity().version)?;
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Looks for the transaction; gives also where decoding began.
+fn find(input: &WalInput, which: Which, work_mem: WorkMem) -> anyhow::Result<(DecodedTransaction, Lsn)> {
+    let profile = Profile::indexed();
+    let mut contender = Contender::new(input.decoder(Decoding { profile, work_mem, streaming: false, two_phase: None })?);
+    let (mut found, mut seen, mut first_lsn, mut rolled_back) = (None, Seen::default(), Lsn::INVALID, false);
+    input.records_until(None, |record| {
+        if !first_lsn.is_valid() {
+            first_lsn = record.lsn;
+        }
+        if let RecordBody::Abort(abort) = &record.body {
+            rolled_back |= [record.xid, abort.prepared_xid].iter().any(|xid| which == Which::Xid(*xid));
+        }
+        contender.process_seen(record, &mut |t| {
+            seen.add(t);
+            if which == Which::Xid(t.xid) || which == Which::Lsn(t.commit_lsn) || which == Which::Lsn(t.end_lsn) {
+                found.get_or_insert_with(|| t.clone());
+            }
+        })?;
+        Ok(if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    })?;
+    match found {
+        Some(transaction) => Ok((transaction, first_lsn)),
+        None => anyhow::bail!("{}", seen.but_not(which, rolled_back, contender.decoder().state())),
+    }
+}
+
+/// The transactions that were decoded, for who asked for another.
+#[derive(Default)]
+struct Seen {
+    /// How many.
+    count: u64,
+    /// Xid and commit of the first.
+    first: (Xid, Lsn),
+    /// The same of the last.
+    last: (Xid, Lsn),
+}
+
+impl Seen {
+    /// Another.
+    fn add(&mut self, t: &DecodedTransaction) {
+        if self.count == 0 {
+            self.first = (t.xid, t.commit_lsn);
+        }
+        self.count += 1;
+        self.last = (t.xid, t.commit_lsn);
+    }
+
+    /// What to say if `which` was not among them.
+    fn but_not(&self, which: Which, rolled_back: bool, state: SnapBuildState) -> String {
+        let asked = match which {
+            Which::Xid(xid) if rolled_back => return format!("xid {xid} was rolled back, so it is never decoded"),
+            Which::Xid(xid) => format!("no transaction with xid {xid}"),
+            Which::Lsn(lsn) => format!("no transaction whose commit record starts or ends at {lsn}"),
+        };
+        let Seen { count, first, last } = self;
+        match (count, state) {
+            (0, SnapBuildState::Consistent) => format!("{asked}: nothing is decoded of this WAL"),
+            (0, _) => format!("{asked}: no consistent point in this WAL, so nothing can be decoded"),
+            _ => format!(
+                "{asked} is decoded of this WAL; there are {count}, from xid {} at {} to xid {} at {} (a subtransaction is told by its \
+                 top-level xid; `walstorm decode` lists all)",
+                first.0, first.1, last.0, last.1
+            ),
+        }
+    }
+}
+
+/// What the transaction that commits at `commit_lsn` costs under a profile, decoded from the first record on.
+fn forecast(input: &WalInput, profile: Profile, work_mem: WorkMem, commit_lsn: Lsn) -> anyhow::Result<Forecast> {
+    let decoding = Decoding { profile: profile.clone(), work_mem, streaming: false, two_phase: None };
+    let mut contender = Contender::new(input.decoder(decoding)?).looking_for(commit_lsn);
+    let mut cpu_ns = 0;
+    input.records_until(None, |record| {
+        if record.lsn < commit_lsn {
+            contender.process(record)?;
+            return Ok(ControlFlow::Continue(()));
+        }
+        let before = thread_cpu_ns();
+        contender.process(record)?;
+        cpu_ns = thread_cpu_ns().saturating_sub(before);
+        Ok(ControlFlow::Break(()))
+    })?;
+    let work = contender.found().with_context(|| format!("{profile} does not give out the transaction at {commit_lsn}"))?;
+    Ok(Forecast { profile, work, cpu_ns })
+}
