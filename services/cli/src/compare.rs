@@ -180,7 +180,7 @@ fn write_json(out: &mut dyn Write, row: &Row) -> anyhow::Result<()> {
     let QueueCounts { messages, resets, signals } = outcome.queue;
     let CallbackCounts { flags, walks } = outcome.callbacks;
     let RelsyncCounts { built, flushed, visited } = outcome.relsync;
-    let SnapBuildCounts { built: snapshots, copied, compared, moved } = outcome.snap_build;
+    let SnapBuildCounts { built: snapshots, copied, compared, moved, .. } = outcome.snap_build;
     let row = JsonRow {
         profile: &outcome.profile.name,
         consumer: outcome.profile.consumer.to_string(),
