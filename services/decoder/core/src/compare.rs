@@ -10,12 +10,11 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use pg_types::record::{LogicalMessageRecord, TruncateRecord};
-use pg_types::{Lsn, WalRecord, Work, Xid};
+use pg_types::{Lsn, QueueCounts, WalRecord, Work, Xid};
 
 use crate::decode::Decoder;
 use crate::output::{DecodedChange, DecodedTransaction, OutputSink, Relation};
 use crate::relsync::RelsyncCounts;
-use crate::sinvaladt::QueueCounts;
 use crate::snap_build::SnapBuildCounts;
 use crate::syscache_callbacks::CallbackCounts;
 use crate::{DecodeError, Profile};
