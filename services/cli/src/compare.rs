@@ -8,8 +8,8 @@ use std::time::Instant;
 use anyhow::Context;
 use comfy_table::{CellAlignment, Table, presets};
 use decoder_core::{
-    CallbackCounts, Consumer, Contender, DecodedTransaction, Outcome, Profile, QueueCounts, RelsyncCounts, SnapBuildCounts,
-    WorkMem,
+    Attribution, CallbackCounts, Consumer, Contender, DecodedTransaction, Outcome, Profile, QueueCounts, RelsyncCounts,
+    SnapBuildCounts, WorkMem,
 };
 use pg_types::WalRecord;
 use pg_wal::WalEnd;
@@ -67,6 +67,8 @@ pub struct Args {
 pub struct Row {
     /// What it came to: counters, the same on every machine.
     pub outcome: Outcome,
+    /// For what the work was done.
+    pub attribution: Attribution,
     /// CPU time by function.
     pub cpu: CpuShares,
     /// Time from the first record to the last, in nanoseconds.
@@ -157,7 +159,8 @@ pub fn measure(
     let end = decoded.with_context(|| format!("decode under profile {profile}"))?;
     let outcome = contender.outcome();
     let digest = outcome.digest;
-    let row = Row { outcome, cpu, wall_ns, identical_output: reference.unwrap_or(digest) == digest };
+    let attribution = contender.decoder().attribution();
+    let row = Row { outcome, attribution, cpu, wall_ns, identical_output: reference.unwrap_or(digest) == digest };
     Ok((row, digest, end))
 }
 

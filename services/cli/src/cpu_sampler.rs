@@ -1,14 +1,15 @@
 //! Where CPU time goes, by PostgreSQL's function names.
 //!
-//! The decoder writes the running function into a byte ([`CurrentFunction`]); a second thread reads it some ten thousand times
+//! The decoder keeps the running functions in a word ([`CurrentFunction`]); a second thread reads it some ten thousand times
 //! a second, and the decoding thread's own CPU time is shared out in proportion to what was read. So time the thread did not
 //! run is not counted, and a function that runs in short pieces is seen as often as one that runs long.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use decoder_core::{CurrentFunction, Function};
+use decoder_core::{CurrentFunction, Function, Stack};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Time between two looks.
@@ -19,8 +20,8 @@ const INTERVAL: Duration = Duration::from_micros(50);
 pub struct CpuShares {
     /// What the thread used, in nanoseconds.
     total_ns: u64,
-    /// Looks that found each function, in the order of [`Function::ALL`].
-    looks: Vec<u64>,
+    /// How many looks found which functions running.
+    looks: BTreeMap<Stack, u64>,
 }
 
 impl CpuShares {
@@ -34,14 +35,27 @@ impl CpuShares {
     /// longer is the machine.
     pub fn merge(&mut self, other: &Self) {
         self.total_ns = self.total_ns.min(other.total_ns);
-        self.looks.iter_mut().zip(&other.looks).for_each(|(ours, theirs)| *ours += theirs);
+        other.looks.iter().for_each(|(stack, looks)| *self.looks.entry(*stack).or_default() += looks);
+    }
+
+    /// How many looks found which functions running.
+    pub fn stacks(&self) -> impl Iterator<Item = (Stack, u64)> + '_ {
+        self.looks.iter().map(|(stack, looks)| (*stack, *looks))
+    }
+
+    /// Looks by innermost function, in the order of [`Function::ALL`].
+    #[must_use]
+    pub fn looks(&self) -> BTreeMap<Function, u64> {
+        let mut looks = BTreeMap::new();
+        self.stacks().for_each(|(stack, n)| *looks.entry(stack.innermost()).or_default() += n);
+        looks
     }
 
     /// Nanoseconds by function, those never seen left out; they add up to at most the total.
     pub fn by_function(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        let all = u128::from(self.looks.iter().sum::<u64>().max(1));
+        let all = u128::from(self.looks.values().sum::<u64>().max(1));
         let share = move |looks: u64| u64::try_from(u128::from(self.total_ns) * u128::from(looks) / all).unwrap_or(u64::MAX);
-        Function::ALL.iter().zip(&self.looks).filter(|(_, looks)| **looks > 0).map(move |(f, looks)| (f.name(), share(*looks)))
+        self.looks().into_iter().map(move |(function, looks)| (function.name(), share(looks)))
     }
 
     /// The `n` functions with the most time, with their share in per cent.
@@ -64,11 +78,11 @@ pub fn sample<T>(marker: &CurrentFunction, f: impl FnOnce() -> T) -> (T, CpuShar
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let sampler = scope.spawn(|| {
-            let mut looks = vec![0; Function::ALL.len()];
+            let mut looks = BTreeMap::new();
             while !stop.load(Ordering::Relaxed) {
-                let function = marker.get();
-                if function != Function::Outside {
-                    looks[function as usize] += 1;
+                let stack = marker.get();
+                if stack != Stack::default() {
+                    *looks.entry(stack).or_default() += 1;
                 }
                 thread::sleep(INTERVAL);
             }

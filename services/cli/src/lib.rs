@@ -9,6 +9,7 @@ pub mod cpu_sampler;
 pub mod decode;
 pub mod explain;
 pub mod notes;
+pub mod profile;
 pub mod run;
 pub mod scenario_log;
 pub mod scenarios;
@@ -40,6 +41,8 @@ pub enum Command {
     Compare(compare::Args),
     /// What one transaction of a WAL directory is, and what each profile does to it.
     Explain(explain::Args),
+    /// Where CPU time goes when one input is decoded: a table by PostgreSQL's function names, a flame graph.
+    Profile(profile::Args),
     /// Scenarios: what ships, what is in them, whether a file is right, whether what must come out does.
     Scenarios(scenarios::Args),
 }
@@ -56,6 +59,7 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Snapshot(args) => snapshot::main(&args),
         Command::Compare(args) => compare::main(&args),
         Command::Explain(args) => explain::main(&args),
+        Command::Profile(args) => profile::main(&args),
         Command::Scenarios(args) => scenarios::main(&args),
     }
 }

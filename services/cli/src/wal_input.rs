@@ -106,10 +106,15 @@ impl WalInput {
     pub fn each_record(
         &self,
         marker: &CurrentFunction,
-        f: impl FnMut(&WalRecord) -> anyhow::Result<()>,
+        mut f: impl FnMut(&WalRecord) -> anyhow::Result<()>,
     ) -> anyhow::Result<WalEnd> {
         let outer = marker.enter(Function::XLogReadRecord);
-        let end = for_each_record(&self.dir, f);
+        let end = for_each_record(&self.dir, |record| {
+            marker.leave(outer);
+            f(record)?;
+            let _ = marker.enter(Function::XLogReadRecord);
+            Ok(())
+        });
         marker.leave(outer);
         end
     }

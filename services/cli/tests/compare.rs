@@ -4,6 +4,12 @@
 
 #[path = "compare/explain.rs"]
 mod explain;
+#[path = "compare/figures.rs"]
+mod figures;
+#[path = "compare/profile.rs"]
+mod profile;
+#[path = "compare/relsync.rs"]
+mod relsync;
 mod support;
 
 use std::collections::BTreeSet;

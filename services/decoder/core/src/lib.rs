@@ -46,7 +46,7 @@ pub use pg_types::QueueCounts;
 pub use profile::{Consumer, Profile, UnknownConsumer, UnknownProfile};
 pub use relsync::RelsyncCounts;
 pub use reorder_buffer::distribution::{ALLOCATED_MESSAGES_MAX, DISTRIBUTED_MESSAGES_MAX};
-pub use sampling::{CurrentFunction, Function};
+pub use sampling::{CurrentFunction, Function, Stack};
 pub use snap_build::{
     HistoricSnapshot, MemorySnapshots, SnapBuildCounts, SnapBuildState, SnapshotError, SnapshotFailure, SnapshotStore,
     snapshot_file_name,

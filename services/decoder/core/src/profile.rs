@@ -116,7 +116,9 @@ pub enum OutputPlugin {
 /// What of that a changed publication flushes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PublicationFlush {
-    /// All (up to 17).
+    /// All; a schema that changes flushes nothing (up to 15).
+    WholeButSchemas,
+    /// All, as a schema that changes does (16, 17).
     Whole,
     /// The relations that its relcache and relsync messages name (18).
     PerRelation,
@@ -262,6 +264,7 @@ fn pg14(p: &mut Profile) {
 fn pg16(p: &mut Profile) {
     pg14(p);
     p.stream_victim = StreamVictim::LargestWithRows;
+    p.publication_flush = PublicationFlush::Whole;
 }
 
 /// 17.5: messages are distributed and fed back.
@@ -361,7 +364,7 @@ impl Profile {
             stream_victim: StreamVictim::Never,
             committed_order: CommittedOrder::SortedEachTime,
             output_plugin: OutputPlugin::TestDecoding,
-            publication_flush: PublicationFlush::Whole,
+            publication_flush: PublicationFlush::WholeButSchemas,
             discard_caches: false,
             consumer: Consumer::CatchUp,
         }

@@ -6,7 +6,7 @@
 //! relcache messages for it too, and since 18 renaming a publication sends relsync messages, so that each relation's own suffice.
 //!
 //! ```text
-//!   relcache or relsync message ─► one entry, or all          catcache message of pg_publication… (≤ 17), pg_namespace ─► all
+//!   relcache or relsync message ─► one entry, or all     catcache message of pg_publication… (≤ 17), pg_namespace (≥ 16) ─► all
 //! ```
 //!
 //! Invariants: I1 what is flushed stays, and is built again when the relation's next row is sent; I2 both strategies flush at least
@@ -68,6 +68,7 @@ impl RelationSyncCache {
     pub(crate) fn new(table: &SysCacheTable, flush: PublicationFlush) -> Self {
         let told_apart = RELSYNC_MESSAGES[table.version() as usize];
         let flushing: &[&str] = match flush {
+            PublicationFlush::WholeButSchemas => &["PUBLICATIONOID", "PUBLICATIONRELMAP", "PUBLICATIONNAMESPACEMAP"],
             PublicationFlush::Whole => &["NAMESPACEOID", "PUBLICATIONOID", "PUBLICATIONRELMAP", "PUBLICATIONNAMESPACEMAP"],
             PublicationFlush::PerRelation if told_apart => &["NAMESPACEOID"],
             PublicationFlush::PerRelation => &["NAMESPACEOID", "PUBLICATIONOID"],
@@ -161,10 +162,11 @@ mod tests {
 
     #[test]
     fn a_publication_that_changes_flushes_all_or_what_its_messages_name() {
-        for (version, flush, of_relmap, of_oid) in [
-            (PgVersion::V17, PublicationFlush::Whole, 10, 10),
-            (PgVersion::V17, PublicationFlush::PerRelation, 0, 10),
-            (PgVersion::V18, PublicationFlush::PerRelation, 0, 0),
+        for (version, flush, of_relmap, of_oid, of_schema) in [
+            (PgVersion::V15, PublicationFlush::WholeButSchemas, 10, 10, 0),
+            (PgVersion::V17, PublicationFlush::Whole, 10, 10, 10),
+            (PgVersion::V17, PublicationFlush::PerRelation, 0, 10, 10),
+            (PgVersion::V18, PublicationFlush::PerRelation, 0, 0, 10),
         ] {
             let (mut cache, mut syscaches, id) = caches(version, flush);
             let mut work = Work::default();
@@ -174,7 +176,7 @@ mod tests {
             assert_eq!(open_all(&mut cache, &mut syscaches), 10);
             assert_eq!(open_all(&mut cache, &mut syscaches), 0);
             for (name, built) in
-                [("PUBLICATIONRELMAP", of_relmap), ("PUBLICATIONOID", of_oid), ("NAMESPACEOID", 10), ("PROCOID", 0)]
+                [("PUBLICATIONRELMAP", of_relmap), ("PUBLICATIONOID", of_oid), ("NAMESPACEOID", of_schema), ("PROCOID", 0)]
             {
                 let publications = name == "PUBLICATIONOID";
                 assert_eq!(cache.concerned_by(id(name)), built > 0 || publications, "{version} {name}");

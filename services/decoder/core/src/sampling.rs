@@ -1,14 +1,14 @@
-//! Which function runs now, by PostgreSQL's name, so that somebody else can sample where CPU time goes.
+//! Which functions run now, by PostgreSQL's names, so that somebody else can sample where CPU time goes.
 //!
-//! The core owns no clock. It writes the running function's number into one byte with a relaxed store at each boundary; a
-//! sampler on another thread reads the byte every now and then and shares the decoding thread's CPU time out in proportion
-//! (`walstorm compare` does). A store costs about a nanosecond, so it is always on.
+//! The core owns no clock. It keeps the stack of running functions in one word, a byte each, with a relaxed store at each boundary;
+//! a sampler on another thread reads the word every now and then and shares the decoding thread's CPU time out in proportion
+//! (`walstorm compare` and `walstorm profile` do). A store costs about a nanosecond, so it is always on.
 //!
 //! Invariant: I1, whoever enters a function leaves it with what [`CurrentFunction::enter`] gave back, so that outside of the
-//! decoder the byte says [`Function::Outside`].
+//! decoder the stack is empty.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! functions {
     ($($(#[$doc:meta])* $variant:ident => $name:literal),* $(,)?) => {
@@ -69,31 +69,50 @@ functions! {
     OutputPlugin => "OutputPlugin",
 }
 
-/// The byte that says which function runs. Clones share it: the decoder writes, a sampler reads.
+/// Functions that run, the innermost in the lowest byte. Of more than eight the outermost are forgotten.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Stack(u64);
+
+impl Stack {
+    /// The innermost function, [`Function::Outside`] of an empty stack.
+    #[inline]
+    #[must_use]
+    pub fn innermost(self) -> Function {
+        Function::ALL.get((self.0 & 0xff) as usize).copied().unwrap_or(Function::Outside)
+    }
+
+    /// From the outermost function to the innermost.
+    pub fn functions(self) -> impl Iterator<Item = Function> {
+        let bytes = self.0.to_be_bytes().into_iter();
+        bytes.filter_map(|byte| Function::ALL.get(usize::from(byte)).copied()).filter(|f| *f != Function::Outside)
+    }
+}
+
+/// The word that says which functions run. Clones share it: the decoder writes, a sampler reads.
 #[derive(Clone, Debug, Default)]
-pub struct CurrentFunction(Arc<AtomicU8>);
+pub struct CurrentFunction(Arc<AtomicU64>);
 
 impl CurrentFunction {
     /// Says that `function` runs now and gives back what ran before, for [`CurrentFunction::leave`].
     #[inline]
     #[must_use]
-    pub fn enter(&self, function: Function) -> Function {
+    pub fn enter(&self, function: Function) -> Stack {
         let outer = self.get();
-        self.0.store(function as u8, Ordering::Relaxed);
+        self.0.store(outer.0 << 8 | function as u64, Ordering::Relaxed);
         outer
     }
 
     /// Says that `outer` runs again.
     #[inline]
-    pub fn leave(&self, outer: Function) {
-        self.0.store(outer as u8, Ordering::Relaxed);
+    pub fn leave(&self, outer: Stack) {
+        self.0.store(outer.0, Ordering::Relaxed);
     }
 
     /// What runs now.
     #[inline]
     #[must_use]
-    pub fn get(&self) -> Function {
-        Function::ALL.get(usize::from(self.0.load(Ordering::Relaxed))).copied().unwrap_or(Function::Outside)
+    pub fn get(&self) -> Stack {
+        Stack(self.0.load(Ordering::Relaxed))
     }
 }
 
@@ -107,11 +126,26 @@ mod tests {
         let reader = marker.clone();
         let outer = marker.enter(Function::ReorderBufferProcessTxn);
         let inner = marker.enter(Function::HashSeqSearch);
-        assert_eq!(reader.get().name(), "hash_seq_search");
+        assert_eq!(reader.get().innermost().name(), "hash_seq_search");
+        let names: Vec<&str> = reader.get().functions().map(Function::name).collect();
+        assert_eq!(names, ["ReorderBufferProcessTXN", "hash_seq_search"]);
         marker.leave(inner);
-        assert_eq!(reader.get(), Function::ReorderBufferProcessTxn);
+        assert_eq!(reader.get().innermost(), Function::ReorderBufferProcessTxn);
         marker.leave(outer);
-        assert_eq!(reader.get(), Function::Outside);
+        assert_eq!(reader.get(), Stack::default());
+        assert_eq!(reader.get().innermost(), Function::Outside);
+    }
+
+    #[test]
+    fn of_nine_functions_the_outermost_is_forgotten() {
+        let marker = CurrentFunction::default();
+        let outer = marker.enter(Function::XLogReadRecord);
+        for _ in 0..8 {
+            let _ = marker.enter(Function::OutputPlugin);
+        }
+        assert_eq!(marker.get().functions().collect::<Vec<_>>(), [Function::OutputPlugin; 8]);
+        marker.leave(outer);
+        assert_eq!(marker.get(), Stack::default());
     }
 
     #[test]

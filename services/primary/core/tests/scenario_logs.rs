@@ -39,6 +39,7 @@ const DRAW_NOTHING: &[&str] = &[
     "overflowed-start",
     "prepared",
     "rolled-back-bulk",
+    "schema-storm",
     "slot-creation-wait",
     "subxact-eviction",
     "truncate-partitions",

@@ -97,26 +97,25 @@ impl CatalogTuple {
         }
     }
 
-    /// The hash of this row's key in a syscache on its catalog (`CatalogCacheComputeTupleHashValue`).
+    /// The hash of this row's key in a syscache on its catalog (`CatalogCacheComputeTupleHashValue`): that of its first column, with
+    /// those of the others turned by eight bits more each.
     ///
-    /// Any good hash does, since nobody can tell: FNV-1a over the cache's name and the key, mixed at the end. Two columns of
-    /// different kinds or lengths never hash alike by running into each other: each is preceded by its kind.
+    /// Oids and numbers hash as PostgreSQL hashes them, since a decoder looks up by oid and must find what a message is about. Nobody
+    /// can tell how names hash: that is FNV-1a.
     #[must_use]
     pub fn cache_hash(&self, cache: &SysCache) -> u32 {
         debug_assert_eq!(cache.catalog, self.catalog);
-        let mut hash = Fnv::default();
-        hash.bytes(cache.name.as_bytes());
-        for column in cache.key {
+        cache.key.iter().zip(0..).fold(0, |hash, (column, position)| {
             let value = self.column(column);
             debug_assert!(value.is_some(), "a row of {} lacks {column}, which {} is keyed by", self.catalog, cache.name);
-            match value {
-                Some(Datum::Oid(oid)) => hash.kind_and_bytes(1, &oid.0.to_le_bytes()),
-                Some(Datum::Int(number)) => hash.kind_and_bytes(2, &number.to_le_bytes()),
-                Some(Datum::Name(name)) => hash.kind_and_bytes(3, name.as_bytes()),
-                None => hash.bytes(&[0]),
-            }
-        }
-        hash.finish()
+            let one = match value {
+                Some(Datum::Oid(oid)) => oid.0,
+                Some(Datum::Int(number)) => *number as u32,
+                Some(Datum::Name(name)) => fnv1a(name.as_bytes()),
+                None => 0,
+            };
+            hash ^ murmurhash32(one).rotate_left(8 * position)
+        })
     }
 
     /// The relation whose relcache entry depends on this row, if one does: pg_class, pg_attribute, pg_index, and pg_constraint
@@ -152,35 +151,16 @@ impl CatalogTuple {
 }
 
 /// FNV-1a with 32 bits.
-struct Fnv(u32);
-
-impl Default for Fnv {
-    fn default() -> Fnv {
-        Fnv(0x811C_9DC5)
-    }
+fn fnv1a(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811C_9DC5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
-impl Fnv {
-    /// Adds bytes.
-    fn bytes(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
-        }
-    }
-
-    /// Adds a column.
-    fn kind_and_bytes(&mut self, kind: u8, bytes: &[u8]) {
-        self.bytes(&[kind, bytes.len() as u8]);
-        self.bytes(bytes);
-    }
-
-    /// Mixes: the caches take the low bits for their buckets.
-    fn finish(self) -> u32 {
-        let mut hash = self.0;
-        hash = (hash ^ (hash >> 16)).wrapping_mul(0x85EB_CA6B);
-        hash = (hash ^ (hash >> 13)).wrapping_mul(0xC2B2_AE35);
-        hash ^ (hash >> 16)
-    }
+/// Mixes a number's bits (`murmurhash32` in common/hashfn.h): the caches take the low ones for their buckets.
+fn murmurhash32(number: u32) -> u32 {
+    let mut hash = number;
+    hash = (hash ^ (hash >> 16)).wrapping_mul(0x85EB_CA6B);
+    hash = (hash ^ (hash >> 13)).wrapping_mul(0xC2B2_AE35);
+    hash ^ (hash >> 16)
 }
 
 #[cfg(test)]
@@ -206,6 +186,17 @@ mod tests {
         assert_eq!(hash(PgVersion::V18, "RELOID", &a), hash(PgVersion::V18, "RELOID", &b), "the name is no part of this key");
         assert_ne!(hash(PgVersion::V18, "RELNAMENSP", &a), hash(PgVersion::V18, "RELNAMENSP", &b));
         assert_ne!(hash(PgVersion::V18, "RELOID", &a), hash(PgVersion::V18, "RELNAMENSP", &a));
+    }
+
+    /// What 18.6 wrote for the row of pg_class with oid 16384, and for its column 1.
+    #[test]
+    fn keys_of_numbers_hash_as_a_server_hashes_them() {
+        let table = SysCacheTable::of(PgVersion::V18);
+        let of = |cache: &str, tuple: &CatalogTuple| tuple.cache_hash(table.cache(table.id_of(cache).unwrap()));
+        let columns =
+            vec![("attrelid", Datum::Oid(Oid(16_384))), ("attnum", Datum::Int(1)), ("attname", Datum::Name("a".into()))];
+        assert_eq!(of("RELOID", &class(16_384, "a")), 0x5308_5746);
+        assert_eq!(of("ATTNUM", &CatalogTuple::new(catalog::ATTRIBUTE, columns)), 0x1D20_E017);
     }
 
     #[test]

@@ -59,7 +59,7 @@ use crate::sink::WalSink;
 use file::ScenarioFile;
 
 /// The scenarios that ship, by name.
-const SHIPPED: [(&str, &str); 21] = [
+const SHIPPED: [(&str, &str); 22] = [
     ("alter-many", include_str!("../../../scenarios/alter-many.toml")),
     ("bad-day", include_str!("../../../scenarios/bad-day.toml")),
     ("catalog-churn", include_str!("../../../scenarios/catalog-churn.toml")),
@@ -73,6 +73,7 @@ const SHIPPED: [(&str, &str); 21] = [
     ("prepared", include_str!("../../../scenarios/prepared.toml")),
     ("publication-churn", include_str!("../../../scenarios/publication-churn.toml")),
     ("rolled-back-bulk", include_str!("../../../scenarios/rolled-back-bulk.toml")),
+    ("schema-storm", include_str!("../../../scenarios/schema-storm.toml")),
     ("sinval-lap", include_str!("../../../scenarios/sinval-lap.toml")),
     ("slot-creation-wait", include_str!("../../../scenarios/slot-creation-wait.toml")),
     ("standby-gaps", include_str!("../../../scenarios/standby-gaps.toml")),

@@ -1,0 +1,149 @@
+//! Decoding of WAL files, from bytes to transactions: recorded logs of real servers, a large one of small transactions, and the
+//! scenarios of incidents at their published sizes, under the profiles that they tell apart.
+//!
+//! `cargo bench -p decoder-core --bench wal [PART]`. Reading, the check of every CRC and decoding are in the time.
+
+#![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may stop at a defect; its functions are their questions")]
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use decoder_core::{DecodedTransaction, Decoder, DecoderConfig, NoCatalog, OutputSink, RegisteredCallbacks};
+use divan::Bencher;
+use divan::counter::{BytesCount, ItemsCount};
+use pg_types::{Lsn, Oid, PgVersion, RecordBody, Xid};
+use pg_wal::writer::{WalWriter, WriterConfig};
+use pg_wal::{WalDir, WalReader};
+use primary_core::rng::seeded;
+use primary_core::{Engine, Overrides, Placed, Scenario, SinkError, Step, VirtualClock, WalSink};
+use tempfile::TempDir;
+
+fn main() {
+    divan::main();
+}
+
+/// Counts transactions.
+#[derive(Default)]
+struct Transactions(u64);
+
+impl OutputSink for Transactions {
+    fn commit(&mut self, _: &DecodedTransaction) {
+        self.0 += 1;
+    }
+}
+
+/// Decodes a directory; gives its transactions.
+fn decode(folder: &Path, profile: &str, database: u32, callbacks: RegisteredCallbacks) -> u64 {
+    let dir = WalDir::open(folder, None).unwrap();
+    let config = DecoderConfig::new(dir.identity().version, profile.parse().unwrap(), Oid(database));
+    let mut decoder = Decoder::new(config, Arc::new(NoCatalog));
+    decoder.register_callbacks(callbacks).unwrap();
+    let mut reader = WalReader::open(&dir, None).unwrap();
+    let mut sink = Transactions::default();
+    while let Some(raw) = reader.next().unwrap() {
+        decoder.process(&raw.decode(dir.profile()).unwrap(), &mut sink).unwrap();
+    }
+    sink.0
+}
+
+/// Bytes of the files in a folder.
+fn bytes(folder: &Path) -> u64 {
+    std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum()
+}
+
+/// Three segments of 1 MB that a real server wrote: rows of 279 transactions and schema changes of every kind.
+#[divan::bench(args = [("pg13", "pg13", 13_383), ("pg15", "pg15", 5), ("pg16", "pg16", 5), ("pg18", "pg18", 5), ("pg18", "indexed", 5)])]
+fn recorded(bencher: Bencher, (name, profile, database): (&str, &str, u32)) {
+    let folder = tempfile::tempdir().unwrap();
+    let packed = format!("{}/../../shared/pg-wal/tests/fixtures/{name}/wal.tar.zst", env!("CARGO_MANIFEST_DIR"));
+    tar::Archive::new(zstd::Decoder::new(File::open(packed).unwrap()).unwrap()).unpack(folder.path()).unwrap();
+    let callbacks = RegisteredCallbacks::default();
+    let transactions = decode(folder.path(), profile, database, callbacks);
+    assert!(transactions >= 279, "{transactions}");
+    bencher
+        .counter(BytesCount::new(bytes(folder.path())))
+        .counter(ItemsCount::new(transactions))
+        .bench_local(|| decode(folder.path(), profile, database, callbacks));
+}
+
+/// 200,000 transactions of one insert each, by eight sessions.
+const SMALL_TRANSACTIONS: &str = r#"
+name = "small-transactions"
+story = "Many sessions, each with small transactions."
+seed = 1
+[[tables]]
+name = "t_{1..10}"
+columns = ["id bigint", "v text"]
+row_bytes = 60
+[[actors]]
+name = "writers"
+sessions = 8
+transactions = 25000
+every = "1ms"
+steps = [{ insert = { table = "t_{random:10}" } }]
+"#;
+
+/// Writes what the engine makes.
+struct Log(WalWriter);
+
+impl WalSink for Log {
+    fn version(&self) -> PgVersion {
+        self.0.config().version
+    }
+
+    fn next_lsn(&self) -> Lsn {
+        self.0.next_lsn()
+    }
+
+    fn append(&mut self, xid: Xid, top_xid: Xid, origin: u16, body: &RecordBody) -> Result<Placed, SinkError> {
+        let (start, end) = self.0.append(xid, top_xid, origin, body)?;
+        Ok(Placed { start, end })
+    }
+}
+
+/// Plays a scenario at its published size: its log, and what a decoder has registered.
+fn play(scenario: &str) -> (TempDir, RegisteredCallbacks) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = Log(WalWriter::create(folder.path(), WriterConfig::new(1)).unwrap());
+    let plan = Scenario::load(scenario).unwrap().plan(&Overrides::new()).unwrap();
+    let callbacks =
+        RegisteredCallbacks { syscache: plan.decoder.syscache_callbacks, relcache: plan.decoder.relcache_callbacks };
+    let mut engine = Engine::new(plan, PgVersion::V18).unwrap();
+    let (mut clock, mut rng) = (VirtualClock::default(), seeded(1));
+    while engine.step(&mut clock, &mut rng, &mut log).unwrap() != Step::Done {}
+    log.0.switch().unwrap();
+    log.0.finish().unwrap();
+    (folder, callbacks)
+}
+
+/// A large simulated log of small transactions.
+#[divan::bench(args = ["pg18", "indexed"], sample_count = 5, sample_size = 1)]
+fn simulated(bencher: Bencher, profile: &str) {
+    let (folder, callbacks) = play(SMALL_TRANSACTIONS);
+    assert_eq!(decode(folder.path(), profile, 5, callbacks), 200_000);
+    bencher
+        .counter(BytesCount::new(bytes(folder.path())))
+        .counter(ItemsCount::new(200_000u32))
+        .bench_local(|| decode(folder.path(), profile, 5, callbacks));
+}
+
+/// Incidents at their published sizes, but for `rolled-back-bulk`: its 10 GB are those of the benchmark `large_transaction`.
+#[divan::bench(args = [
+    ("truncate-partitions", "pg13"), ("truncate-partitions", "pg14"), ("truncate-partitions", "pg18"), ("truncate-partitions", "indexed"),
+    ("catalog-churn", "pg96"), ("catalog-churn", "pg96+direct-syscache"), ("catalog-churn", "pg96+direct-syscache+small-map"),
+    ("catalog-churn", "pg96+direct-syscache+small-map+callback-chains"), ("catalog-churn", "indexed"),
+    ("schema-storm", "pg13"), ("schema-storm", "pg14"), ("schema-storm", "pg18"), ("schema-storm", "indexed"),
+    ("alter-many", "pg18"), ("alter-many", "indexed"),
+    ("grant-all", "pg18"), ("grant-all", "indexed"),
+    ("long-writer-ddl", "pg18"), ("long-writer-ddl", "indexed"),
+    ("inval-feedback", "pg17.5"), ("inval-feedback", "pg17.6"), ("inval-feedback", "indexed"),
+    ("subxact-eviction", "pg16"), ("subxact-eviction", "pg17"),
+    ("sinval-lap", "pg18+live"), ("sinval-lap", "indexed+live"),
+    ("publication-churn", "pg17+pgoutput"), ("publication-churn", "pg18+pgoutput"),
+    ("unpublished-flood", "pg18"), ("matview-refresh", "pg18"), ("temp-table-churn", "pg18"), ("prepared", "pg18"),
+], sample_count = 1, sample_size = 1)]
+fn incidents(bencher: Bencher, (scenario, profile): (&str, &str)) {
+    let (folder, callbacks) = play(scenario);
+    bencher.counter(BytesCount::new(bytes(folder.path()))).bench_local(|| decode(folder.path(), profile, 5, callbacks));
+}
