@@ -2,7 +2,7 @@
 # Sets up what walstorm needs to build and to be tested, once: Debian packages for the system, the rest below .tools/.
 #
 #   install.sh build    a C linker (Rust needs one)
-#   install.sh test     PostgreSQL's own tools (pg_waldump 15 and 18), cargo-nextest, cargo-deny, buf
+#   install.sh test     PostgreSQL's own tools (pg_waldump 15 and 18), valgrind, cargo-nextest, cargo-deny, buf
 #
 # Says what it installs, is silent when everything is there, and fails by name when something cannot be had.
 set -euo pipefail
@@ -51,6 +51,7 @@ need_wheels() {
 
 need_test() {
     [ -x /usr/lib/postgresql/15/bin/pg_waldump ] || apt postgresql-15
+    command -v valgrind >/dev/null || apt valgrind
     need_wheels
     local tool
     for tool in cargo-nextest cargo-deny buf; do

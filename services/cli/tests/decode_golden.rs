@@ -141,6 +141,55 @@ fn transactions_and_counts_are_the_same_within_64_kb() {
     }
 }
 
+/// The lines of a fixture with streaming on, at the limit.
+fn decode_streaming(fixture: &Fixture, profile: &str, work_mem: &str) -> Vec<Value> {
+    let (wal, catalog) = (fixture.wal(), fixture.catalog());
+    let arguments =
+        ["--json", "--streaming", "--profile", profile, "--work-mem", work_mem, "--catalog", catalog.to_str().unwrap()];
+    let (code, out, _) = decode(&[&arguments[..], &[wal.to_str().unwrap()]].concat());
+    assert_eq!(code, ExitCode::SUCCESS);
+    out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Rows of all relations of a line.
+fn rows_of(line: &Value) -> u64 {
+    let counts = line["relations"].as_object().unwrap().values().flat_map(|counts| counts.as_object().unwrap().values());
+    counts.map(|n| n.as_u64().unwrap()).sum()
+}
+
+#[test]
+fn transactions_and_counts_are_the_same_with_streaming() {
+    for name in FIXTURES {
+        let fixture = Fixture::unpack(name);
+        if name == "pg13" {
+            // A server of 13 cannot tell whose a change is before its transaction ends.
+            let wal = fixture.wal();
+            let arguments = ["walstorm", "decode", "--streaming", "--profile", "pg18", wal.to_str().unwrap()];
+            let Command::Decode(args) = Cli::try_parse_from(arguments).unwrap().command else { panic!("not decode") };
+            let error = decode::run(&args, &mut Vec::new(), &mut Vec::new()).unwrap_err();
+            assert!(format!("{error:#}").contains("--streaming"), "{error:#}");
+            continue;
+        }
+        let unnamed = unnamed(&fixture);
+        for (profile, work_mem) in [(name, "64kB"), (name, "64MB"), ("indexed", "64kB"), ("indexed", "64MB")] {
+            let what = format!("{name} {profile} {work_mem}");
+            let lines = decode_streaming(&fixture, profile, work_mem);
+            let (ends, others): (Vec<&Value>, Vec<&Value>) = lines.iter().partition(|line| !line["commit_lsn"].is_null());
+            let mut used = BTreeSet::new();
+            let got: Vec<_> = ends.iter().map(|line| named(line, &unnamed, &mut used)).collect();
+            assert_eq!(got, expected(&fixture), "{what}");
+            let blocks: Vec<&&Value> = others.iter().filter(|line| !line["block"].is_null()).collect();
+            assert!(blocks.is_empty() || work_mem == "64kB", "{what}: all of it fits in");
+            // What a transaction gave out in blocks is all that its end sums up, and what was rolled back meanwhile.
+            for end in ends {
+                let of_it: Vec<u64> =
+                    blocks.iter().filter(|block| block["block"] == end["xid"]).map(|block| rows_of(block)).collect();
+                assert!(of_it.is_empty() || of_it.iter().sum::<u64>() >= rows_of(end), "{what} {}", end["xid"]);
+            }
+        }
+    }
+}
+
 #[test]
 fn every_profile_decodes_the_same() {
     let without_work = |lines: Vec<Value>| -> Vec<Value> {

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+#[path = "closed_forms/instructions.rs"]
+mod instructions;
 mod support;
 
 use decoder_core::{QueueCounts, RelsyncCounts};

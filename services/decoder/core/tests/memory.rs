@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+#[path = "memory/bad_input.rs"]
+mod bad_input;
 #[path = "memory/streaming.rs"]
 mod streaming;
 mod support;

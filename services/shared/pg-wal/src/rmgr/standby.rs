@@ -131,3 +131,25 @@ pub(super) fn decode(header: &RecordHeader, parts: &RecordParts<'_>, profile: &W
         _ => return Ok(super::other(header)),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use pg_types::PgVersion;
+
+    use super::*;
+    use crate::message::write_message;
+
+    #[test]
+    fn messages_of_no_kind_or_of_a_later_version_are_refused_and_none_is_read() {
+        let relcache = write_message(&InvalidationMessage::Relcache { db: Oid(5), rel: Oid(16_384) });
+        let relsync = write_message(&InvalidationMessage::Relsync { db: Oid(5), rel: Oid(16_384) });
+        let mut unknown = relcache;
+        unknown[0] = 0xF9;
+        for version in PgVersion::ALL {
+            let profile = WalProfile::of(version);
+            assert_eq!(messages(&[relcache, unknown], profile), Err(Malformed::MessageTag(-7)), "{version}");
+            let of_18 = messages(&[relcache, relsync], profile);
+            assert_eq!(of_18.is_ok(), version == PgVersion::V18, "{version}: {of_18:?}");
+        }
+    }
+}
