@@ -16,7 +16,7 @@
 //! |---|---|
 //! | NEW_CID | one search among the catalogs written so far, the last one first |
 //! | row of a table | nothing; in a transaction that has a footprint, one search among the files it made |
-//! | message of the commit record | an addition |
+//! | message of the commit record | one search among the caches named so far; relations are sorted once |
 //!
 //! Differences from PostgreSQL: it has nothing of the kind.
 
@@ -24,7 +24,6 @@ pub mod story;
 
 use pg_types::record::{NewCidRecord, RelmapRecord, StandbyLock, TruncateRecord};
 use pg_types::{InvalidationMessage, Oid, RecordBody, RelFileLocator};
-use rustc_hash::FxHashSet;
 
 /// Catalogs that are counted one by one; there are 64.
 pub const CATALOGS_MAX: usize = 96;
@@ -34,9 +33,6 @@ pub const FILES_MAX: usize = 64;
 
 /// New files of mapped catalogs that are remembered, of one transaction.
 pub const RELMAP_MAX: usize = 64;
-
-/// Syscaches whose messages are counted one by one; there are 85.
-const CACHES_MAX: usize = 128;
 
 /// What happened to the rows of one catalog.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -125,8 +121,8 @@ pub struct Footprint {
     pub relmap: bool,
     /// TOAST tables and sequences of this version have row types.
     pub storage_types: bool,
-    /// Its catcache messages, by cache id.
-    by_cache: Vec<u64>,
+    /// Its catcache messages by cache id, in the order of the first of each.
+    by_cache: Vec<(u8, u64)>,
     /// Different relations in its relcache messages.
     pub relations: u64,
     /// One of them means all relations.
@@ -155,7 +151,7 @@ impl Footprint {
 
     /// Catcache messages by cache id, those of caches without any left out.
     pub fn caches(&self) -> impl Iterator<Item = (u8, u64)> {
-        self.by_cache.iter().enumerate().filter(|(_, n)| **n > 0).map(|(id, n)| (id as u8, *n))
+        self.by_cache.iter().copied()
     }
 
     /// Counts that are no catalog's and no cache's, under the names of their fields.
@@ -336,30 +332,25 @@ impl Footprint {
     }
 
     /// Counts the commit record's messages. `seen` is memory to be used again.
-    pub(crate) fn messages(&mut self, messages: &[InvalidationMessage], seen: &mut FxHashSet<Oid>) {
-        let mut last = Oid::INVALID;
+    pub(crate) fn messages(&mut self, messages: &[InvalidationMessage], seen: &mut Vec<Oid>) {
+        seen.clear();
         for message in messages {
             match message {
                 InvalidationMessage::Catcache { cache_id, .. } => {
-                    let id = usize::try_from(*cache_id).unwrap_or(CACHES_MAX).min(CACHES_MAX - 1);
-                    if self.by_cache.len() <= id {
-                        self.by_cache.resize(id + 1, 0);
-                    }
-                    self.by_cache[id] += 1;
-                }
-                InvalidationMessage::Relcache { rel, .. } if *rel != last => {
-                    last = *rel;
-                    if rel.is_valid() {
-                        seen.insert(*rel);
-                    } else {
-                        self.all_relations = true;
+                    let id = *cache_id as u8;
+                    match self.by_cache.iter_mut().find(|(known, _)| *known == id) {
+                        Some((_, n)) => *n += 1,
+                        None => self.by_cache.push((id, 1)),
                     }
                 }
+                InvalidationMessage::Relcache { rel, .. } if !rel.is_valid() => self.all_relations = true,
+                InvalidationMessage::Relcache { rel, .. } if seen.last() != Some(rel) => seen.push(*rel),
                 _ => {}
             }
         }
+        seen.sort_unstable();
+        seen.dedup();
         self.relations = seen.len() as u64;
-        seen.clear();
     }
 
     /// Empties it and keeps its buffers.

@@ -62,7 +62,7 @@ pub(crate) struct ReplayBuffers {
     /// On demand: messages had to be forgotten, so everything must be dropped in their place.
     forgotten: bool,
     /// Reused: relations that a commit record's messages name.
-    pub(crate) named: FxHashSet<Oid>,
+    pub(crate) named: Vec<Oid>,
     /// Positions in `out.relations` by number, once there are many.
     positions: FxHashMap<u32, u32>,
     /// Heaps that a rewrite fills, in this transaction.
