@@ -84,6 +84,8 @@ reasons! {
     Draining = "DRAINING", Unavailable;
     /// The server cannot answer yet.
     NotReady = "NOT_READY", Unavailable;
+    /// Replay needs what a reader holds: start again.
+    RecoveryConflict = "RECOVERY_CONFLICT", Aborted;
     /// Replay has stopped for good: a person must act.
     ReplayHalted = "REPLAY_HALTED", FailedPrecondition;
     /// The WAL is of a version that this build does not read.

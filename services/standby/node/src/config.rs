@@ -76,6 +76,11 @@ pub struct Config {
     /// Longest time that TakeSnapshot waits for `min_lsn`, whatever the call's deadline.
     #[serde(with = "humantime_serde")]
     pub snapshot_wait_max: Duration,
+    /// `max_standby_streaming_delay`, milliseconds: how long replay may lag for the sake of readers that hold snapshots, from the
+    /// arrival of the WAL on; −1: for ever.
+    pub max_standby_streaming_delay_ms: i64,
+    /// `hot_standby_feedback`: tell the primary which rows readers still need.
+    pub hot_standby_feedback: bool,
     /// Compress the array when replay has been idle, as PostgreSQL's startup process does.
     pub idle_compression: bool,
     /// Log lines.
@@ -143,6 +148,8 @@ impl Default for Config {
             queue_batches: 64,
             feedback_interval: Duration::from_secs(1),
             snapshot_wait_max: Duration::from_secs(60),
+            max_standby_streaming_delay_ms: 30_000,
+            hot_standby_feedback: false,
             idle_compression: true,
             log: LogConfig::default(),
             telemetry: TelemetryConfig::default(),

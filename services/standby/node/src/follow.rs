@@ -30,7 +30,7 @@ use walstorm_proto::primary::v1::primary_service_client::PrimaryServiceClient;
 use walstorm_proto::primary::v1::stream_wal_request::Kind as Up;
 use walstorm_proto::primary::v1::stream_wal_response::Kind as Down;
 use walstorm_proto::primary::v1::{
-    Encoding, Feedback, StreamStart, StreamStarted, StreamWalRequest, StreamWalResponse, TraceContexts,
+    Encoding, Feedback, HotStandbyFeedback, StreamStart, StreamStarted, StreamWalRequest, StreamWalResponse, TraceContexts,
 };
 
 use crate::batch::{Batch, BatchAssembler};
@@ -350,7 +350,11 @@ fn positions(received: Lsn, progress: &Progress, reported: &Feedback) -> Feedbac
         flushed_lsn: flushed.0.max(reported.flushed_lsn),
         applied_lsn: applied.0.max(reported.applied_lsn),
         reply_requested: false,
-        hot_standby: None,
+        hot_standby: progress.feedback_xmin.is_valid().then(|| HotStandbyFeedback {
+            xmin: progress.feedback_xmin.numeric(),
+            // For slots of the standby, of which there are none.
+            catalog_xmin: 0,
+        }),
         restart_lsn: 0,
     }
 }

@@ -36,6 +36,10 @@ pub struct Progress {
     pub array_live: u32,
     /// Compressions since the start of the process, by reason, in the order of their first.
     pub compressions: Vec<(&'static str, u64)>,
+    /// Readers that replay waits for, because a record conflicts with them.
+    pub waits_for_readers: usize,
+    /// Oldest xid that the primary's readers or ours need, if the primary shall know it; else invalid.
+    pub feedback_xmin: Xid,
     /// What replay did; snapshots are not in it.
     pub work: Work,
     /// Why replay stopped for good, if it did.

@@ -15,6 +15,7 @@ use pg_types::{Lsn, PgVersion, RecordBody, WalRecord};
 use pg_wal::profile::WalProfile;
 use pg_wal::record::RawRecord as WalBytes;
 use service_kit::{Clock, error_text};
+use standby_core::recovery::{ReceiptClock, Resolution, StandbyDelays};
 use standby_core::{CompressReason, RecoveryReader, RecoveryWriter, ScanStrategy, StandbyProfile};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
@@ -39,6 +40,8 @@ pub struct Readable {
     pub reader: RecoveryReader,
     /// How a snapshot walks the array.
     pub scan: ScanStrategy,
+    /// Version of the primary.
+    pub version: PgVersion,
 }
 
 /// What replay tells the rest of the node.
@@ -179,7 +182,7 @@ impl Replay {
         }
         self.progress.profile = profile.to_string();
         self.progress.array_size = writer.sizes().max_known_assigned_xids;
-        self.outputs.readable.send_replace(Some(Readable { reader: writer.reader(), scan: profile.scan }));
+        self.outputs.readable.send_replace(Some(Readable { reader: writer.reader(), scan: profile.scan, version }));
         self.writer = Some(writer);
         let (system_id, timeline) = (started.system_id, started.timeline);
         self.wal = Some(Wal { profile: WalProfile::of(version), system_id, timeline });
@@ -199,6 +202,7 @@ impl Replay {
             let context = contexts.next_if(|c| c.commit_lsn == raw.lsn.0);
             let begun = context.map(|_| self.spans.now());
             let record = self.decode(raw)?;
+            self.wait_for_readers(&record, now_ms);
             self.record(&record)?;
             if let (Some(context), Some(begun)) = (context, begun) {
                 self.spans.apply(context, &record, begun);
@@ -208,6 +212,33 @@ impl Replay {
         self.note_flushed();
         self.spans.end(span);
         Ok(())
+    }
+
+    /// Waits while readers are in the way of a record; they end their streams, which a stop of the node does too, or are cancelled when
+    /// the WAL that arrived at `received_ms` has waited long enough.
+    fn wait_for_readers(&mut self, record: &WalRecord, received_ms: u64) {
+        let streaming_ms = u64::try_from(self.checked.config.max_standby_streaming_delay_ms).ok();
+        let delays = StandbyDelays { streaming_ms, ..StandbyDelays::default() };
+        loop {
+            let clock = ReceiptClock { now_ms: self.now_ms(), received_ms, from_stream: true };
+            let Some(writer) = &mut self.writer else { return };
+            match writer.resolve_conflicts(record, delays, clock) {
+                Resolution::Wait { victims, for_ms } => {
+                    if self.progress.waits_for_readers != victims {
+                        self.progress.waits_for_readers = victims;
+                        self.publish();
+                    }
+                    std::thread::sleep(Duration::from_millis(for_ms));
+                }
+                Resolution::Clear { cancelled } => {
+                    let waited = std::mem::take(&mut self.progress.waits_for_readers) > 0;
+                    if cancelled > 0 || waited {
+                        self.publish();
+                    }
+                    return;
+                }
+            }
+        }
     }
 
     /// Decodes a record, checks its CRC, and that it follows the last one (I1).
@@ -317,6 +348,9 @@ impl Replay {
             self.progress.array_tail = state.known_assigned.tail;
             self.progress.array_live = state.known_assigned.live;
             self.progress.work = writer.work();
+            if self.checked.config.hot_standby_feedback && begun {
+                self.progress.feedback_xmin = writer.hot_standby_feedback().xmin.xid();
+            }
         }
         self.outputs.progress.send_replace(self.progress.clone());
     }

@@ -5,17 +5,32 @@ mod support;
 
 use std::time::Duration;
 
-use pg_types::Lsn;
+use pg_types::{Lsn, RecordBody};
+use pg_wal::profile::WalProfile;
+use pg_wal::record::RawRecord;
 use serde_json::Value;
 use service_kit::status::{Reason, metadata_of, reason_of, retry_delay_of};
 use standby_core::StandbyState;
+use standby_node::Config;
 use support::scripted_primary::ScriptedPrimary;
 use support::{Wal, channel, client, config, snapshot, standby_fixture, start, wait_for};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::Request;
+use tonic::transport::Channel;
+use tonic::{Status, Streaming};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
-use walstorm_proto::standby::v1::{GetRecoveryStateRequest, RecoveryState, TakeSnapshotRequest};
+use walstorm_proto::standby::v1::hold_snapshot_request::Kind as Hold;
+use walstorm_proto::standby::v1::hold_snapshot_response::Kind as Held;
+use walstorm_proto::standby::v1::open_catalog_session_request::Kind as Act;
+use walstorm_proto::standby::v1::standby_service_client::StandbyServiceClient;
+use walstorm_proto::standby::v1::{
+    CatalogScan, CatalogSnapshotDropReason, CatalogSnapshotRule, GetRecoveryStateRequest, HoldSnapshotRequest,
+    HoldSnapshotResponse, HoldStart, LockRelation, OpenCatalogSessionRequest, OpenCatalogSessionResponse, RecoveryState,
+    SessionConnect, SessionSnapshot, SessionStart, TakeSnapshotRequest,
+};
 
 /// The states of a real standby in which it could give snapshots.
 fn real_stops(version: &str, file: &str) -> Vec<Value> {
@@ -161,4 +176,175 @@ async fn a_standby_that_began_overflowed_is_pending_and_says_until_when() {
     let state = reader.get_recovery_state(GetRecoveryStateRequest {}).await.unwrap().into_inner();
     assert_eq!((state.state(), state.replay_lsn), (RecoveryState::Ready, end.0));
     assert!(state.transactions_ended > 100 && state.records_replayed > state.transactions_ended, "{state:?}");
+}
+
+/// A reader that holds a snapshot.
+struct Reader {
+    requests: mpsc::Sender<HoldSnapshotRequest>,
+    responses: Streaming<HoldSnapshotResponse>,
+}
+
+impl Reader {
+    /// Starts in `database`; gives the xmin, too.
+    async fn start(client: &mut StandbyServiceClient<Channel>, database: u32) -> Result<(Self, u32), Status> {
+        let (requests, receiver) = mpsc::channel(4);
+        let start = HoldStart { snapshot: Some(TakeSnapshotRequest::default()), database };
+        requests.send(HoldSnapshotRequest { kind: Some(Hold::Start(start)) }).await.unwrap();
+        let responses = client.hold_snapshot(ReceiverStream::new(receiver)).await?.into_inner();
+        let mut reader = Self { requests, responses };
+        let Some(Held::Snapshot(snapshot)) = reader.answer().await? else { panic!("no snapshot") };
+        Ok((reader, snapshot.xmin))
+    }
+
+    /// The next answer.
+    async fn answer(&mut self) -> Result<Option<Held>, Status> {
+        Ok(self.responses.message().await?.and_then(|response| response.kind))
+    }
+}
+
+/// Database and horizon of the first record that conflicts with an old snapshot at or after `lsn`.
+fn first_conflict(wal: &Wal, lsn: Lsn) -> (Lsn, u32, u32) {
+    let profile = WalProfile::of(wal.identity.version);
+    let conflict = wal.records.iter().filter(|r| r.lsn >= lsn).find_map(|r| {
+        match RawRecord::new(r.lsn, r.end_lsn, &r.bytes).unwrap().decode(profile).unwrap().body {
+            RecordBody::Prune(prune) if prune.conflict_horizon.is_normal() && prune.target.db.is_valid() => {
+                Some((r.lsn, prune.target.db.0, prune.conflict_horizon.numeric()))
+            }
+            _ => None,
+        }
+    });
+    conflict.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_is_in_replays_way_is_cancelled_and_one_in_another_database_is_not() {
+    let wal = Wal::standby("pg16");
+    let first_ready = lsn(&real_stops("pg16", "snapshots.jsonl.zst")[0]);
+    let (_, database, _) = first_conflict(&wal, wal.records[wal.records.len() / 2].lsn);
+    let end = wal.end();
+    let primary = ScriptedPrimary::start(wal, first_ready).await;
+    let node = start(Config { max_standby_streaming_delay_ms: 0, ..config(&primary) }).await;
+    let mut client = client(&node).await;
+    snapshot(&mut client, first_ready).await;
+    let (mut reader, xmin) = Reader::start(&mut client, database).await.unwrap();
+    let (mut other, _) = Reader::start(&mut client, database + 1).await.unwrap();
+    primary.open_gate(end);
+    let status = reader.answer().await.unwrap_err();
+    assert_eq!(reason_of(&status), Some(Reason::RecoveryConflict), "{status}");
+    assert_eq!(metadata_of(&status, "conflict").as_deref(), Some("snapshot"));
+    assert!(snapshot(&mut client, end).await.xmin > xmin);
+    let lock = LockRelation { relation: 16_384, shared: false };
+    other.requests.send(HoldSnapshotRequest { kind: Some(Hold::Lock(lock)) }).await.unwrap();
+    assert!(matches!(other.answer().await, Ok(Some(Held::Lock(result))) if result.granted), "it still holds its snapshot");
+    node.shutdown().await.unwrap();
+    assert_eq!(reason_of(&other.answer().await.unwrap_err()), Some(Reason::Draining));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replay_waits_for_a_reader_as_long_as_it_may_and_goes_on_when_it_leaves() {
+    let wal = Wal::standby("pg18");
+    let first_ready = lsn(&real_stops("pg18", "snapshots.jsonl.zst")[0]);
+    let (_, database, _) = first_conflict(&wal, wal.records[wal.records.len() / 2].lsn);
+    let end = wal.end();
+    let primary = ScriptedPrimary::start(wal, first_ready).await;
+    let settings = Config { max_standby_streaming_delay_ms: -1, hot_standby_feedback: true, ..config(&primary) };
+    let node = start(settings).await;
+    let mut client = client(&node).await;
+    snapshot(&mut client, first_ready).await;
+    let (reader, xmin) = Reader::start(&mut client, database).await.unwrap();
+    primary.open_gate(end);
+    let waiting = wait_for(&node, |p| p.waits_for_readers > 0).await;
+    assert!(waiting.replay_lsn < end && waiting.feedback_xmin.numeric() == xmin, "{waiting:?}");
+    drop(reader);
+    assert_eq!(Lsn(snapshot(&mut client, end).await.replay_lsn), end);
+    let after = wait_for(&node, |p| p.replay_lsn == end).await;
+    assert!(after.waits_for_readers == 0 && after.feedback_xmin.numeric() > xmin, "{after:?}");
+    // A reader that never leaves does not keep the node from stopping.
+    let _held = Reader::start(&mut client, database).await.unwrap();
+    node.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_and_sessions_are_as_many_as_the_settings_have_room_for() {
+    let wal = Wal::standby("pg16");
+    let first_ready = lsn(&real_stops("pg16", "snapshots.jsonl.zst")[0]);
+    let primary = ScriptedPrimary::start(wal, first_ready).await;
+    let mut config = config(&primary);
+    config.settings.max_connections = 2;
+    (config.settings.autovacuum_max_workers, config.settings.max_worker_processes, config.settings.max_wal_senders) = (0, 0, 0);
+    let node = start(config).await;
+    let mut client = client(&node).await;
+    snapshot(&mut client, first_ready).await;
+    // Two connections and the autovacuum launcher.
+    let mut readers = Vec::new();
+    for _ in 0..3 {
+        readers.push(Reader::start(&mut client, 5).await.unwrap());
+    }
+    let Err(status) = Reader::start(&mut client, 5).await else { panic!("a reader too many") };
+    assert_eq!(reason_of(&status), Some(Reason::StreamLimit), "{status}");
+    assert!(retry_delay_of(&status).is_some());
+    readers.pop();
+    while Reader::start(&mut client, 5).await.is_err() {
+        tokio::task::yield_now().await;
+    }
+    let (requests, receiver) = mpsc::channel(4);
+    requests.send(HoldSnapshotRequest { kind: Some(Hold::Lock(LockRelation::default())) }).await.unwrap();
+    let mut no_start = client.hold_snapshot(ReceiverStream::new(receiver)).await.unwrap().into_inner();
+    assert_eq!(reason_of(&no_start.message().await.unwrap_err()), Some(Reason::RequestInvalid));
+}
+
+/// Sends what a session does and gives the answer.
+async fn act(
+    requests: &mpsc::Sender<OpenCatalogSessionRequest>,
+    responses: &mut Streaming<OpenCatalogSessionResponse>,
+    kind: Act,
+) -> OpenCatalogSessionResponse {
+    requests.send(OpenCatalogSessionRequest { kind: Some(kind) }).await.unwrap();
+    responses.message().await.unwrap().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_says_of_each_scan_whether_it_took_a_snapshot_and_why() {
+    use CatalogSnapshotDropReason as Why;
+    let wal = Wal::standby("pg15");
+    let end = wal.end();
+    let primary = ScriptedPrimary::start(wal, end).await;
+    let node = start(config(&primary)).await;
+    let mut client = client(&node).await;
+    snapshot(&mut client, end).await;
+    for (rule, total) in [
+        (CatalogSnapshotRule::Unspecified, 2),
+        (CatalogSnapshotRule::Today, 2),
+        (CatalogSnapshotRule::Mail2013, 2),
+        (CatalogSnapshotRule::KeptAtConnect, 1),
+        (CatalogSnapshotRule::AlwaysNew, 6),
+    ] {
+        let (requests, receiver) = mpsc::channel(4);
+        let start = SessionStart { rule: rule.into(), busy: false };
+        requests.send(OpenCatalogSessionRequest { kind: Some(Act::Start(start)) }).await.unwrap();
+        let mut responses = client.open_catalog_session(ReceiverStream::new(receiver)).await.unwrap().into_inner();
+        assert_eq!(responses.message().await.unwrap(), Some(OpenCatalogSessionResponse::default()));
+        let scan = |relation, scans| Act::Scan(CatalogScan { relation, scans });
+        // pg_authid, pg_db_role_setting four times, pg_class.
+        let first = act(&requests, &mut responses, scan(1260, 0)).await;
+        let always_new = rule == CatalogSnapshotRule::AlwaysNew;
+        assert_eq!((first.snapshots, first.reason(), Lsn(first.replay_lsn)), (1, Why::First, end));
+        act(&requests, &mut responses, Act::Connect(SessionConnect { database: 5 })).await;
+        let settings = act(&requests, &mut responses, scan(2964, 4)).await;
+        let why = match rule {
+            CatalogSnapshotRule::Unspecified | CatalogSnapshotRule::Today => Why::Connected,
+            CatalogSnapshotRule::Mail2013 => Why::NoMessages,
+            CatalogSnapshotRule::KeptAtConnect => Why::Unspecified,
+            CatalogSnapshotRule::AlwaysNew => Why::AlwaysNew,
+        };
+        // Under the rule that always takes a new one, the drop at connect came first.
+        let why = if always_new { Why::Connected } else { why };
+        assert_eq!(settings.reason(), why, "{rule:?}");
+        let last = act(&requests, &mut responses, scan(1259, 1)).await;
+        assert_eq!((last.snapshots, last.snapshots_total), (u32::from(always_new), total), "{rule:?}");
+        let taken = act(&requests, &mut responses, Act::Snapshot(SessionSnapshot {})).await;
+        assert_eq!((taken.snapshots, taken.snapshots_total), (1, total + 1));
+        requests.send(OpenCatalogSessionRequest { kind: Some(scan(1259, 1001)) }).await.unwrap();
+        assert_eq!(reason_of(&responses.message().await.unwrap_err()), Some(Reason::RequestInvalid));
+    }
 }

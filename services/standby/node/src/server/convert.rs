@@ -1,9 +1,12 @@
 //! Domain types to messages of the contract: the only place where the two meet.
 
 use pg_types::{Lsn, Work};
+use service_kit::status::invalid_field;
+use standby_core::catalog_session::{CatalogSnapshotRule, DropReason};
 use standby_core::{ReplayedState, StandbyState, TakenSnapshot};
+use tonic::Status;
 use walstorm_proto::standby::v1::{
-    CompressionCount, GetRecoveryStateResponse, RecoveryState, TakeSnapshotRequest, TakeSnapshotResponse,
+    self as pb, CompressionCount, GetRecoveryStateResponse, RecoveryState, TakeSnapshotRequest, TakeSnapshotResponse,
 };
 use walstorm_proto::wal;
 
@@ -36,6 +39,35 @@ pub(super) fn snapshot(
         slots_visited: taken.slots.visited,
         slots_skipped: taken.slots.skipped,
         reused: false,
+    }
+}
+
+/// When a session keeps its catalog snapshot.
+pub(super) fn catalog_snapshot_rule(rule: i32) -> Result<CatalogSnapshotRule, Status> {
+    match pb::CatalogSnapshotRule::try_from(rule) {
+        Ok(pb::CatalogSnapshotRule::Unspecified | pb::CatalogSnapshotRule::Today) => Ok(CatalogSnapshotRule::TODAY),
+        Ok(pb::CatalogSnapshotRule::Mail2013) => Ok(CatalogSnapshotRule::MAIL_2013),
+        Ok(pb::CatalogSnapshotRule::KeptAtConnect) => Ok(CatalogSnapshotRule::KEPT_AT_CONNECT),
+        Ok(pb::CatalogSnapshotRule::AlwaysNew) => Ok(CatalogSnapshotRule::ALWAYS_NEW),
+        Err(_) => Err(invalid_field("start.rule", "must be one of the rules that this version knows").into()),
+    }
+}
+
+/// Why a scan took a snapshot.
+pub(super) fn drop_reason(reason: Option<DropReason>) -> pb::CatalogSnapshotDropReason {
+    use pb::CatalogSnapshotDropReason as Pb;
+    match reason {
+        None => Pb::Unspecified,
+        Some(DropReason::First) => Pb::First,
+        Some(DropReason::CatalogChanged) => Pb::CatalogChanged,
+        Some(DropReason::SnapshotMessage) => Pb::SnapshotMessage,
+        Some(DropReason::QueueReset) => Pb::QueueReset,
+        Some(DropReason::Connected) => Pb::Connected,
+        Some(DropReason::TransactionSnapshot) => Pb::TransactionSnapshot,
+        Some(DropReason::TransactionEnd) => Pb::TransactionEnd,
+        Some(DropReason::Idle) => Pb::Idle,
+        Some(DropReason::NoMessages) => Pb::NoMessages,
+        Some(DropReason::AlwaysNew) => Pb::AlwaysNew,
     }
 }
 

@@ -7,21 +7,28 @@ use std::time::Duration;
 use pg_types::{Lsn, Work};
 use service_kit::Drain;
 use service_kit::status::{Failure, Reason, failure};
-use standby_core::{ReplayedState, TakenSnapshot};
-use tokio::sync::watch;
+use standby_core::{RecoveryError, ReplayedState, TakenSnapshot};
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
-use tonic::{Request, Response, Status};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
 use walstorm_proto::standby::v1::standby_service_server::StandbyService;
 use walstorm_proto::standby::v1::{
-    GetRecoveryStateRequest, GetRecoveryStateResponse, TakeSnapshotRequest, TakeSnapshotResponse,
+    GetRecoveryStateRequest, GetRecoveryStateResponse, HoldSnapshotRequest, HoldSnapshotResponse, OpenCatalogSessionRequest,
+    OpenCatalogSessionResponse, TakeSnapshotRequest, TakeSnapshotResponse,
 };
 
 use crate::progress::{Progress, Upstream};
 use crate::replay::Readable;
 use crate::spans::Spans;
 
+mod catalog_session;
 mod convert;
 mod deadline;
+mod hold_snapshot;
+
+/// Answers that may wait for a client that does not read.
+const CHANNEL_MESSAGES: usize = 4;
 
 /// What a reader is told to wait before it asks a standby again that is not ready.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -62,8 +69,8 @@ impl SnapshotTotals {
     }
 }
 
-/// The service. It reads what replay and the stream publish, and changes nothing.
-#[derive(Debug)]
+/// The service. It reads what replay and the stream publish; what readers hold, replay sees.
+#[derive(Clone, Debug)]
 pub struct StandbyServer {
     /// How far replay is.
     pub progress: watch::Receiver<Progress>,
@@ -96,6 +103,41 @@ impl StandbyService for StandbyServer {
         let response = convert::snapshot(&state, &taken, min_lsn, request.get_ref());
         self.spans.take_snapshot(request.metadata(), started, &response);
         Ok(Response::new(response))
+    }
+
+    type HoldSnapshotStream = ReceiverStream<Result<HoldSnapshotResponse, Status>>;
+    type OpenCatalogSessionStream = ReceiverStream<Result<OpenCatalogSessionResponse, Status>>;
+
+    async fn hold_snapshot(
+        &self,
+        request: Request<Streaming<HoldSnapshotRequest>>,
+    ) -> Result<Response<Self::HoldSnapshotStream>, Status> {
+        let guard = self.drain.open_stream()?;
+        let wait = deadline::of(request.metadata()).unwrap_or(self.wait_max).min(self.wait_max);
+        let deadline = Instant::now() + wait;
+        let (responses, receiver) = mpsc::channel(CHANNEL_MESSAGES);
+        let server = self.clone();
+        tokio::spawn(async move {
+            let ended = hold_snapshot::run(&server, request.into_inner(), &responses, deadline).await;
+            end_stream(ended, &responses).await;
+            drop(guard);
+        });
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    async fn open_catalog_session(
+        &self,
+        request: Request<Streaming<OpenCatalogSessionRequest>>,
+    ) -> Result<Response<Self::OpenCatalogSessionStream>, Status> {
+        let guard = self.drain.open_stream()?;
+        let (responses, receiver) = mpsc::channel(CHANNEL_MESSAGES);
+        let server = self.clone();
+        tokio::spawn(async move {
+            let ended = catalog_session::run(&server, request.into_inner(), &responses).await;
+            end_stream(ended, &responses).await;
+            drop(guard);
+        });
+        Ok(Response::new(ReceiverStream::new(receiver)))
     }
 
     async fn get_recovery_state(
@@ -134,11 +176,31 @@ impl StandbyServer {
                     return Err(failure(Reason::Draining, "replay has ended: the standby stops").retry_after(RETRY_AFTER));
                 },
                 () = self.drain.draining() => {
-                    return Err(failure(Reason::Draining, "the standby stops: ask again elsewhere or later").retry_after(RETRY_AFTER));
+                    return Err(Self::stops());
                 }
                 () = tokio::time::sleep_until(deadline) => return Err(replay_timeout(min_lsn, reached)),
             }
         }
+    }
+
+    /// The reader of the replayed state, once there is one.
+    fn readable(&self) -> Result<Readable, Status> {
+        self.readable.borrow().clone().ok_or_else(|| self.not_ready().into())
+    }
+
+    /// What the core refuses a reader, for clients.
+    fn refusal(&self, error: &RecoveryError) -> Failure {
+        match error {
+            RecoveryError::TooManySessions { max } => failure(Reason::StreamLimit, error.to_string())
+                .quota("readers of the standby", format!("{max} at once"))
+                .retry_after(RETRY_AFTER),
+            _ => self.not_ready(),
+        }
+    }
+
+    /// The node stops.
+    fn stops() -> Failure {
+        failure(Reason::Draining, "the standby stops: ask again elsewhere or later").retry_after(RETRY_AFTER)
     }
 
     /// There can be no snapshot yet.
@@ -159,6 +221,14 @@ impl StandbyServer {
     fn halted(&self) -> Failure {
         let progress = self.progress.borrow();
         failure(Reason::ReplayHalted, progress.waits_for()).metadata("replayLsn", progress.replay_lsn)
+    }
+}
+
+/// Tells a stream's client how it ended, unless the client ended it or is gone.
+async fn end_stream<T>(ended: Result<(), Status>, responses: &mpsc::Sender<Result<T, Status>>) {
+    if let Err(status) = ended {
+        // A client that is gone needs no reason.
+        let _ = responses.send(Err(status)).await;
     }
 }
 
