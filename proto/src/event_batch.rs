@@ -131,7 +131,7 @@ mod tests {
     use crate::decoder::v1::{Begin, Commit, SubscribeResponse, event, subscribe_response};
 
     fn events() -> Vec<Event> {
-        let begin = Begin { xid: 700, first_lsn: 1 << 40, commit_lsn: (1 << 40) + 100 };
+        let begin = Begin { xid: 700, first_lsn: 1 << 40, commit_lsn: (1 << 40) + 100, prepared: false };
         let commit = Commit { xid: 700, subxids: vec![701, 702], end_lsn: (1 << 40) + 140, ..Commit::default() };
         [event::Kind::Begin(begin), event::Kind::Commit(commit)].map(|kind| Event { kind: Some(kind) }).to_vec()
     }

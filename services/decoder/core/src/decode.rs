@@ -258,6 +258,15 @@ impl Decoder {
         self
     }
 
+    /// Tells of transactions in progress of which the consumer keeps blocks, from a decoder before this one: each, and the last change
+    /// in them. Their ends are told, and what was rolled back of them; their next block is not the first, though it begins with
+    /// what the consumer has. Before anything is decoded.
+    #[must_use]
+    pub fn streamed_before(mut self, transactions: impl IntoIterator<Item = (Xid, Lsn)>) -> Self {
+        self.reorder_buffer.streamed_before.extend(transactions.into_iter().map(|(xid, to)| (xid.0, to)));
+        self
+    }
+
     /// `LogicalDecodingProcessRecord`: takes the next record; what commits with it goes to `sink`.
     ///
     /// # Errors

@@ -118,6 +118,10 @@ pub struct PreparedEnd {
     pub prepare_end_lsn: Lsn,
     /// When it was prepared.
     pub prepare_time: Timestamp,
+    /// Where its first record starts.
+    pub first_lsn: Lsn,
+    /// Its subtransactions that count.
+    pub subxids: Vec<Xid>,
 }
 
 /// Throws everything away.

@@ -42,6 +42,8 @@ pub struct Checkpoint {
     pub output_end: Lsn,
     /// Every record before it was decoded.
     pub decoded_lsn: Lsn,
+    /// What was prepared before is given out at its commit (`two_phase_at` of a slot); invalid without `two_phase`.
+    pub two_phase_at: Lsn,
 }
 
 /// The checkpoint as it is on disk: JSON, so that people can read it.
@@ -57,6 +59,8 @@ struct Stored {
     restart_lsn: String,
     output_end: String,
     decoded_lsn: String,
+    #[serde(default)]
+    two_phase_at: Option<String>,
 }
 
 impl Checkpoint {
@@ -79,6 +83,7 @@ impl Checkpoint {
             restart_lsn: lsn(&stored.restart_lsn)?,
             output_end: lsn(&stored.output_end)?,
             decoded_lsn: lsn(&stored.decoded_lsn)?,
+            two_phase_at: stored.two_phase_at.as_deref().map(lsn).transpose()?.unwrap_or(Lsn::INVALID),
             slot: stored.slot,
         }))
     }
@@ -99,6 +104,7 @@ impl Checkpoint {
             restart_lsn: self.restart_lsn.to_string(),
             output_end: self.output_end.to_string(),
             decoded_lsn: self.decoded_lsn.to_string(),
+            two_phase_at: self.two_phase_at.is_valid().then(|| self.two_phase_at.to_string()),
         };
         // A struct of numbers and texts always has a JSON form.
         durable_file::write(path, MAGIC, &serde_json::to_vec(&stored).unwrap_or_default())
@@ -124,9 +130,13 @@ mod tests {
             restart_lsn: Lsn(0x1_0000_0100),
             output_end: Lsn(0x1_0000_0200),
             decoded_lsn: Lsn(0x1_0000_0300),
+            two_phase_at: Lsn(0x1_0000_0280),
         };
-        checkpoint.store(&path).unwrap();
-        assert_eq!(Checkpoint::load(&path).unwrap(), Some(checkpoint));
+        for two_phase_at in [checkpoint.two_phase_at, Lsn::INVALID] {
+            let checkpoint = Checkpoint { two_phase_at, ..checkpoint.clone() };
+            checkpoint.store(&path).unwrap();
+            assert_eq!(Checkpoint::load(&path).unwrap(), Some(checkpoint));
+        }
         for bad in [&b"{}"[..], b"", b"[1"] {
             durable_file::write(&path, MAGIC, bad).unwrap();
             let error = Checkpoint::load(&path).unwrap_err().to_string();

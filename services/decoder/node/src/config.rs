@@ -47,6 +47,10 @@ pub struct DecoderConfig {
     pub database: u32,
     /// What changes of unfinished transactions may count for in memory, as `64MB`: `logical_decoding_work_mem`.
     pub work_mem: String,
+    /// Large transactions are given out in blocks while they are in progress (`streaming` of a subscription), from WAL of 14 and later.
+    pub streaming: bool,
+    /// Prepared transactions are given out when they are prepared (`two_phase` of a slot), from WAL of 14 and later.
+    pub two_phase: bool,
     /// Files for what does not fit.
     pub spill: SpillConfig,
     /// The output log.
@@ -133,6 +137,8 @@ impl Default for DecoderConfig {
             catalog: None,
             database: 0,
             work_mem: WorkMem::default().to_string(),
+            streaming: false,
+            two_phase: false,
             spill: SpillConfig::default(),
             output_log: OutputLogConfig::default(),
             subscriptions: SubscriptionsConfig::default(),
@@ -173,6 +179,10 @@ pub(crate) struct Checked {
     pub(crate) database: Option<Oid>,
     /// The memory limit.
     pub(crate) work_mem: WorkMem,
+    /// Large transactions come in blocks.
+    pub(crate) streaming: bool,
+    /// Prepared ones come at PREPARE.
+    pub(crate) two_phase: bool,
     /// Spill files'.
     pub(crate) spill: SpillSettings,
     /// The output log's.
@@ -189,6 +199,12 @@ impl DecoderConfig {
         let consumer = self.consumer.as_deref().map(str::parse).transpose()?;
         let profile = self.profile.parse::<Profile>()?.consumed_by(consumer);
         let work_mem: WorkMem = self.work_mem.parse()?;
+        if self.streaming && !profile.streams() {
+            return Err(NodeError::Setting {
+                name: "streaming",
+                must: "be off under this profile, whose server gives out whole transactions: take pg14 or a later one",
+            });
+        }
         let is_name = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_';
         if self.slot.len() > 63 || !self.slot.bytes().all(is_name) {
             return Err(NodeError::Setting { name: "slot", must: "be 1 to 63 of a-z, 0-9 and _, or empty" });
@@ -218,7 +234,8 @@ impl DecoderConfig {
         };
         let database = (self.database != 0).then_some(Oid(self.database));
         let spill = SpillSettings { dir: self.data_dir.join("spill"), bytes_max: self.spill.bytes_max };
-        Ok(Checked { profile, catalog, database, work_mem, spill, log })
+        let (streaming, two_phase) = (self.streaming, self.two_phase);
+        Ok(Checked { profile, catalog, database, work_mem, streaming, two_phase, spill, log })
     }
 }
 
@@ -237,6 +254,7 @@ mod tests {
         assert!(check(|c| c.consumer = Some("slow".to_owned())).contains("consumer: 'slow' is no consumer mode: live"));
         assert!(check(|c| c.slot = "Orders".to_owned()).contains("slot must be 1 to 63"));
         assert!(check(|c| c.work_mem = "63kB".to_owned()).contains("work_mem: '63kB' must be a number with B, kB"));
+        assert!(check(|c| (c.streaming, c.profile) = (true, "pg13".to_owned())).contains("streaming must be off under"));
         assert!(check(|c| c.output_log.segment_bytes = 0).contains("output_log.segment_bytes"));
         assert!(check(|c| c.output_log.bytes_max = 5000).contains("output_log.bytes_max"));
         assert!(check(|c| c.subscriptions.streams_max = 0).contains("subscriptions.streams_max"));

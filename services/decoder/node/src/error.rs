@@ -99,6 +99,17 @@ pub enum NodeError {
         /// This node's folder.
         data_dir: PathBuf,
     },
+    /// Prepared transactions were given out, and would be given out again at their commit.
+    #[error(
+        "two_phase is off, but the ends of {count} transactions that were given out when they were prepared have not come to {data_dir} \
+         yet: keep it on until they have, or use another data_dir"
+    )]
+    StillPrepared {
+        /// How many.
+        count: usize,
+        /// This node's folder.
+        data_dir: PathBuf,
+    },
     /// Another process uses the folder.
     #[error("data_dir {0} is in use by another decoder: stop that one, or use another folder")]
     DataDirInUse(PathBuf),

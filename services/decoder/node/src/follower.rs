@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use decoder_core::Decoder;
 use pg_types::{Lsn, Oid};
 use pg_wal::WalProfile;
 use service_kit::Clock;
@@ -195,6 +196,7 @@ impl Follower {
             restart_lsn: start,
             output_end: start,
             decoded_lsn: start,
+            two_phase_at: Lsn::INVALID,
         })
     }
 
@@ -215,6 +217,10 @@ impl Follower {
             Ok((writer, log, SavedPositions::load(&saved_path, system_id)?, snapshots))
         })
         .await?;
+        let open = writer.open_transactions().clone();
+        if !self.checked.two_phase && !open.prepared.is_empty() {
+            return Err(NodeError::StillPrepared { count: open.prepared.len(), data_dir });
+        }
         let limits = &self.config.subscriptions;
         let subscriptions = Subscriptions::new(&saved, limits.streams_max, limits.names_max);
         let subscriptions = Arc::new(Mutex::new(subscriptions));
@@ -254,6 +260,7 @@ impl Follower {
             system_id,
             timeline: checkpoint.timeline,
             version: checkpoint.version,
+            in_progress: (self.checked.streaming || self.checked.two_phase) && Decoder::knows_before_commit(checkpoint.version),
         };
         let (arrivals, receiver) = mpsc::channel(ARRIVALS);
         let spans = TransactionSpans::new(self.tracer.clone(), Arc::clone(&self.clock), &self.checked.profile.name);
@@ -263,7 +270,7 @@ impl Follower {
         // What is in the log already is the end of output, even beyond the checkpoint: it is not given out again.
         let resumed = Checkpoint { output_end: writer.end(), ..checkpoint };
         let decoded = on_thread("decode", move || {
-            let sink = EventSink::new(writer.end(), spans);
+            let sink = EventSink::new(writer.end(), open, spans);
             Pipeline::new(checked, received, resumed, writer, sink, interval, outlets)?.run(receiver)
         })?;
         let flushed = on_thread("flush", move || flusher.run())?;

@@ -11,6 +11,8 @@ pub mod durable_file;
 pub mod error;
 mod flusher;
 mod follower;
+#[cfg(test)]
+mod histories;
 mod measure;
 mod node;
 pub mod output_log;

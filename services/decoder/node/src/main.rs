@@ -58,6 +58,12 @@ struct Flags {
     /// Oid of the database that is decoded; 0: that of the first change.
     #[arg(long)]
     database: Option<u32>,
+    /// Gives large transactions out in blocks while they are in progress; `--streaming=false` switches it off.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    streaming: Option<bool>,
+    /// Gives prepared transactions out when they are prepared; `--two-phase=false` switches it off.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    two_phase: Option<bool>,
     /// Folder for output log, checkpoint and positions.
     #[arg(long)]
     data_dir: Option<PathBuf>,

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use decoder_core::Decoder;
+use decoder_core::{Decoder, SnapBuildState, TwoPhase};
 use opentelemetry::trace::SpanContext;
 use pg_types::{Lsn, Oid, RecordBody};
 use pg_wal::{Crc, WalProfile};
@@ -213,9 +213,18 @@ impl Pipeline {
 
     /// The decoder for the checkpoint's database, with an empty folder for its spill files and the serialised snapshots.
     fn make_decoder(&mut self) -> Result<(), NodeError> {
+        let checkpoint = &mut self.checkpoint;
+        if !self.checked.two_phase {
+            checkpoint.two_phase_at = Lsn::INVALID;
+        }
+        // As a slot that gets `two_phase` later: what was prepared before comes at its commit.
+        let at = if checkpoint.two_phase_at.is_valid() { checkpoint.two_phase_at } else { checkpoint.output_end };
+        let two_phase = self.checked.two_phase.then_some(TwoPhase { at, except: None });
         let config = decoder_core::DecoderConfig {
-            confirmed_lsn: self.checkpoint.output_end,
+            confirmed_lsn: checkpoint.output_end,
             work_mem: self.checked.work_mem,
+            streaming: self.checked.streaming,
+            two_phase,
             ..decoder_core::DecoderConfig::new(self.checkpoint.version, self.checked.profile.clone(), self.checkpoint.database)
         };
         let catalog = Arc::clone(&self.checked.catalog);
@@ -225,7 +234,8 @@ impl Pipeline {
             true => Decoder::restore(config, catalog, snapshots),
             false => Decoder::new(config, catalog).serialize_to(snapshots),
         };
-        self.decoder = Some(decoder.spill_to(Box::new(spill)).know_status(Box::new(self.ahead.clone())));
+        let decoder = decoder.spill_to(Box::new(spill)).know_status(Box::new(self.ahead.clone()));
+        self.decoder = Some(decoder.streamed_before(self.sink.streamed_before()));
         Ok(())
     }
 
@@ -243,8 +253,9 @@ impl Pipeline {
         for place in places(batch) {
             let (lsn, end_lsn, bytes) = place?;
             let record = pg_wal::decode_bytes(self.wal, lsn, end_lsn, bytes, Crc::Check)?;
-            self.sink.record_end = end_lsn;
+            self.sink.begin_record(lsn, end_lsn, matches!(record.body, RecordBody::Prepare(_)));
             decoder.process(&record, &mut self.sink)?;
+            self.sink.end_record();
         }
         self.sink.spans.end_batch(span);
         self.ahead.decoded(batch.end);
@@ -282,6 +293,9 @@ impl Pipeline {
             if decoder.restart_lsn() >= self.checkpoint.restart_lsn {
                 self.checkpoint.consistent = decoder.restarts_from_snapshot();
                 self.checkpoint.restart_lsn = decoder.restart_lsn();
+            }
+            if self.checked.two_phase && decoder.state() == SnapBuildState::Consistent {
+                self.checkpoint.two_phase_at = decoder.two_phase_at();
             }
         }
         self.outlets.flusher.offer(FlushRequest { sync: self.writer.sync_point(), checkpoint: self.checkpoint.clone() });

@@ -4,30 +4,44 @@
 //! entry, so each is explained in the entry that uses it. Nothing is allocated for a transaction without subtransactions and
 //! messages.
 //!
+//! What is given out while one record is processed is a unit, and ends where the record ends: a transaction, as a rule. A decoder that
+//! streams gives out blocks, too, several at a record, or before the commit. So a position of the log always means: all that records
+//! up to there have given out.
+//!
 //! # Invariants
 //!
-//! * **I1** A finished entry holds whole transactions, or a part of one transaction and nothing else.
-//! * **I2** What the log has already (it ends at or before `resume_at`) is not written again.
+//! * **I1** A finished entry holds whole units, or a part of one unit and nothing else.
+//! * **I2** What the log has already is not written again: units that end at or before `resume_at`, and of a transaction in progress all
+//!   changes that blocks before it hold. A decoder that goes on for another gives those out once more, since it has read them again.
 //! * **I3** An entry stays below the limit of a message, by the size of one event.
+//! * **I4** The last event of a unit tells where it ends; the others that could tell say 0.
 
-use decoder_core::output::{Action, DecodedChange, DecodedTransaction, OutputSink, Relation};
+use decoder_core::output::{Action, DecodedChange, DecodedTransaction, OutputSink, PreparedEnd, Relation};
 use pg_types::record::{LogicalMessageRecord, TruncateRecord};
-use pg_types::{Lsn, Oid, RelFileLocator, Work, Xid};
+use pg_types::{Lsn, Work, Xid};
 use rustc_hash::FxHashMap;
-use walstorm_proto::EventBatch;
-use walstorm_proto::decoder::v1::{Begin, Change, Commit, Event, Message, Relation as PbRelation, Truncate, event};
+use walstorm_proto::decoder::v1::{
+    Begin, Change, CommitPrepared, Message, RollbackPrepared, StreamAbort, StreamCommit, StreamStart, StreamStop, Truncate,
+    event,
+};
 use walstorm_proto::wal::v1 as wal;
 
 use crate::costliest::TransactionCost;
 use crate::measure::Meter;
-use crate::output_log::EntryBuffer;
+use crate::output_log::{EntryBuffer, OpenTransactions, Streamed};
 use crate::server::convert;
 use crate::trace::TransactionSpans;
 
-/// An entry that has grown to this many bytes is finished at the next boundary between transactions.
+mod entries;
+mod parts;
+
+use entries::{Explained, RelationKey};
+use parts::Block;
+
+/// An entry that has grown to this many bytes is finished at the next boundary between units.
 const ENTRY_BYTES: usize = 192 << 10;
 
-/// A transaction that makes an entry this large is cut into fragments.
+/// A unit that makes an entry this large is cut into fragments.
 const FRAGMENT_BYTES: usize = 512 << 10;
 
 /// Changes in one event at most: keeps an event small against an entry.
@@ -46,51 +60,55 @@ pub(crate) struct Finished {
     pub(crate) buffer: EntryBuffer,
     /// Where everything in it has ended; `None` for a part of a transaction that goes on.
     pub(crate) end: Option<Lsn>,
-    /// Transactions and messages outside transactions that end in it.
+    /// Units that end in it.
     pub(crate) items: u32,
-}
-
-/// What tells relations apart.
-type RelationKey = (Oid, RelFileLocator);
-
-/// A relation that the entry explains.
-#[derive(Clone, Copy, Debug)]
-struct Explained {
-    /// Its number.
-    number: u32,
-    /// Where in the payload the event that explains it is.
-    at: usize,
-    /// Bytes of that event.
-    len: usize,
-    /// Serial of the last transaction that referred to it.
-    used_by: u64,
 }
 
 /// The sink.
 #[derive(Debug)]
 pub(crate) struct EventSink {
+    /// An entry that has grown to this many bytes is finished at the next boundary between units.
+    entry_bytes: usize,
+    /// A unit that makes an entry this large is cut into fragments.
+    fragment_bytes: usize,
     /// Events of the entry that is being filled.
     buffer: EntryBuffer,
-    /// Bytes of the payload up to the end of its last whole transaction.
+    /// Bytes of the payload up to the end of its last whole unit.
     whole_len: usize,
-    /// Where that transaction ended.
+    /// Where that unit ended.
     whole_end: Lsn,
-    /// Transactions up to there.
+    /// Units up to there.
     items: u32,
-    /// The transaction that is being given out began in an earlier entry.
+    /// The unit that is being given out began in an earlier entry.
     in_fragments: bool,
     /// Entries that are full.
     finished: Vec<Finished>,
     /// The entry's relations.
     relations: FxHashMap<RelationKey, Explained>,
-    /// Relations that the transaction being given out refers to.
+    /// Relations that the unit being given out refers to.
     used: Vec<RelationKey>,
-    /// Counts transactions, to know what is in `used`.
+    /// Counts units, to know what is in `used`.
     serial: u64,
     /// The last number that was given to a relation; begins anew with each entry that begins between transactions.
     next_number: u32,
-    /// The transaction being given out is in the log already (I2).
+    /// What is being given out is in the log already (I2).
     muted: bool,
+    /// The block that is being given out.
+    block: Option<Block>,
+    /// Something was given out of the unit.
+    given: bool,
+    /// The end of a block or of a part, which may be the unit's last event (I4).
+    pending: Option<event::Kind>,
+    /// Transactions that the log holds a part of, with all that was given out.
+    open: OpenTransactions,
+    /// Those in progress of which this decoder has given out nothing yet, but one before it.
+    before: FxHashMap<Xid, Streamed>,
+    /// CPU time of blocks by transaction, in nanoseconds.
+    block_cpu_ns: FxHashMap<Xid, u64>,
+    /// Start of the record that is being processed.
+    record_lsn: Lsn,
+    /// It is a PREPARE record.
+    prepares: bool,
     /// The run of changes that is being collected, as an event whose columns are used again and again.
     run: Change,
     /// The relation that `run` is about.
@@ -100,7 +118,7 @@ pub(crate) struct EventSink {
     /// Rows of the transaction so far.
     row_count: u64,
     /// End of the record that is being processed.
-    pub(crate) record_end: Lsn,
+    record_end: Lsn,
     /// Output that ends at or before this is in the log (I2).
     resume_at: Lsn,
     /// Transactions given out, for the node's list of costliest ones.
@@ -125,10 +143,12 @@ pub(crate) struct Totals {
 }
 
 impl EventSink {
-    /// A sink for a log that ends at `resume_at`.
+    /// A sink for a log that ends at `resume_at` and holds parts of `open` transactions there.
     #[must_use]
-    pub(crate) fn new(resume_at: Lsn, spans: TransactionSpans) -> Self {
+    pub(crate) fn new(resume_at: Lsn, open: OpenTransactions, spans: TransactionSpans) -> Self {
         Self {
+            entry_bytes: ENTRY_BYTES,
+            fragment_bytes: FRAGMENT_BYTES,
             buffer: EntryBuffer::default(),
             whole_len: 0,
             whole_end: resume_at,
@@ -140,6 +160,14 @@ impl EventSink {
             serial: 0,
             next_number: 0,
             muted: false,
+            block: None,
+            given: false,
+            pending: None,
+            before: open.streamed.clone(),
+            open,
+            block_cpu_ns: FxHashMap::default(),
+            record_lsn: resume_at,
+            prepares: false,
             run: Change { columns: Some(wal::ChangeColumns::default()), ..Change::default() },
             run_relation: None,
             event_count: 0,
@@ -151,6 +179,41 @@ impl EventSink {
             meter: Meter::default(),
             spans,
         }
+    }
+
+    /// Transactions in progress of which an earlier decoder gave out blocks, each with the last change in them.
+    pub(crate) fn streamed_before(&self) -> impl Iterator<Item = (Xid, Lsn)> {
+        self.before.iter().map(|(xid, streamed)| (*xid, streamed.to))
+    }
+
+    /// A record is processed next.
+    pub(crate) fn begin_record(&mut self, lsn: Lsn, end_lsn: Lsn, prepares: bool) {
+        (self.record_lsn, self.record_end, self.prepares) = (lsn, end_lsn, prepares);
+        self.muted = end_lsn <= self.resume_at;
+        self.serial += 1;
+        self.used.clear();
+    }
+
+    /// The record is processed: what it gave out is complete.
+    pub(crate) fn end_record(&mut self) {
+        if let Some(mut pending) = self.pending.take() {
+            match &mut pending {
+                event::Kind::StreamStop(stop) => stop.end_lsn = self.record_end.0,
+                event::Kind::StreamAbort(abort) => abort.end_lsn = self.record_end.0,
+                event::Kind::Prepare(prepare) => prepare.end_lsn = self.record_end.0,
+                _ => {}
+            }
+            self.put(pending);
+        }
+        if std::mem::take(&mut self.given) {
+            self.unit_ended(self.record_end);
+        }
+    }
+
+    /// The same with smaller entries, so that a test has many.
+    #[cfg(test)]
+    pub(crate) fn with_sizes(self, entry_bytes: usize, fragment_bytes: usize) -> Self {
+        Self { entry_bytes, fragment_bytes, ..self }
     }
 
     /// Entries that are full, in order.
@@ -176,149 +239,41 @@ impl EventSink {
     pub(crate) fn take_totals(&mut self) -> Totals {
         std::mem::take(&mut self.totals)
     }
-
-    /// Moves the buffer to the finished entries and begins another.
-    fn finish_entry(&mut self, end: Option<Lsn>) {
-        let capacity = self.buffer.payload_len().min(FRAGMENT_BYTES) + 4096;
-        let buffer = std::mem::replace(&mut self.buffer, EntryBuffer::with_capacity(capacity));
-        let items = std::mem::take(&mut self.items);
-        self.finished.push(Finished { buffer, end, items });
-        self.whole_len = 0;
-        self.relations.clear();
-    }
-
-    /// Appends an event.
-    fn put(&mut self, kind: event::Kind) {
-        EventBatch::put(&Event { kind: Some(kind) }, self.buffer.tail());
-    }
-
-    /// Appends an event of the transaction, cutting the entry if it has grown too large.
-    fn put_in_transaction(&mut self, kind: event::Kind) {
-        self.event_count += 1;
-        self.put(kind);
-        if self.buffer.payload_len() >= FRAGMENT_BYTES {
-            self.cut();
-        }
-    }
-
-    /// Finishes the whole transactions of the entry, or, if there are none, the part of the one that goes on (I1).
-    fn cut(&mut self) {
-        if self.items == 0 {
-            self.in_fragments = true;
-            self.finish_entry(None);
-            return;
-        }
-        // The part moves to an entry of its own, behind the relations that it needs from this one.
-        let (whole_len, relations) = (self.whole_len, std::mem::take(&mut self.relations));
-        let part = self.buffer.split_off(whole_len);
-        let mut next = EntryBuffer::with_capacity(part.len() + 4096);
-        let used = || self.used.iter().filter_map(|key| Some((*key, *relations.get(key)?)));
-        let mut moved = FxHashMap::default();
-        for (key, explained) in used().filter(|(_, explained)| explained.at < whole_len) {
-            moved.insert(key, Explained { at: next.payload_len(), ..explained });
-            next.tail().extend_from_slice(&self.buffer.payload()[explained.at..explained.at + explained.len]);
-        }
-        let part_at = next.payload_len();
-        for (key, explained) in used().filter(|(_, explained)| explained.at >= whole_len) {
-            moved.insert(key, Explained { at: part_at + explained.at - whole_len, ..explained });
-        }
-        next.tail().extend_from_slice(&part);
-        self.finish_entry(Some(self.whole_end));
-        self.buffer = next;
-        self.relations = moved;
-    }
-
-    /// The entry's number of a relation, explained if it is new.
-    fn number(&mut self, relation: &Relation) -> u32 {
-        let key = (relation.oid, relation.file);
-        let serial = self.serial;
-        if let Some(explained) = self.relations.get_mut(&key) {
-            if std::mem::replace(&mut explained.used_by, serial) != serial {
-                self.used.push(key);
-            }
-            return explained.number;
-        }
-        self.next_number += 1;
-        let number = self.next_number;
-        let (schema, name) = match relation.logged {
-            Some(_) => relation.name.split_once('.').unwrap_or(("", &relation.name)),
-            None => ("", ""),
-        };
-        let at = self.buffer.payload_len();
-        self.put(event::Kind::Relation(PbRelation {
-            relation_id: number,
-            locator: Some(convert::locator(relation.file)),
-            oid: if relation.logged.is_some() { relation.oid.0 } else { 0 },
-            schema: schema.to_owned(),
-            name: name.to_owned(),
-        }));
-        let len = self.buffer.payload_len() - at;
-        self.relations.insert(key, Explained { number, at, len, used_by: serial });
-        self.used.push(key);
-        number
-    }
-
-    /// Appends the collected run of changes.
-    fn flush_run(&mut self) {
-        if self.run_relation.take().is_none() {
-            return;
-        }
-        let kind = event::Kind::Change(std::mem::take(&mut self.run));
-        let event = Event { kind: Some(kind) };
-        EventBatch::put(&event, self.buffer.tail());
-        self.event_count += 1;
-        if let Some(event::Kind::Change(run)) = event.kind {
-            self.run = run;
-        }
-        if let Some(columns) = &mut self.run.columns {
-            columns.kinds.clear();
-            columns.lsn_offsets.clear();
-            columns.row_counts.clear();
-        }
-        if self.buffer.payload_len() >= FRAGMENT_BYTES {
-            self.cut();
-        }
-    }
-
-    /// A transaction or a message outside transactions has ended.
-    fn item_ended(&mut self, end: Lsn) {
-        self.items += 1;
-        self.whole_len = self.buffer.payload_len();
-        self.whole_end = end;
-        if self.in_fragments || self.whole_len >= ENTRY_BYTES {
-            self.in_fragments = false;
-            self.next_number = 0;
-            self.finish_entry(Some(end));
-        }
-    }
 }
 
 impl OutputSink for EventSink {
     fn begin(&mut self, xid: Xid, first_lsn: Lsn, commit_lsn: Lsn) {
-        self.muted = commit_lsn < self.resume_at;
         if self.muted {
             return;
         }
-        self.serial += 1;
-        self.used.clear();
-        self.event_count = 0;
-        self.row_count = 0;
-        self.meter.begin();
+        // One that was prepared before `two_phase` began is given out with its PREPARE at the commit; if it was given out then, it is not.
+        let prepared = self.prepares || commit_lsn != self.record_lsn;
+        self.muted = prepared && self.open.prepared.contains_key(&xid);
+        if self.muted {
+            return;
+        }
+        self.begin_part();
         self.spans.begin(commit_lsn);
-        self.put(event::Kind::Begin(Begin { xid: xid.0, first_lsn: first_lsn.0, commit_lsn: commit_lsn.0 }));
+        self.put(event::Kind::Begin(Begin { xid: xid.0, first_lsn: first_lsn.0, commit_lsn: commit_lsn.0, prepared }));
     }
 
     fn change(&mut self, change: &DecodedChange<'_>) {
         if self.muted {
             return;
         }
+        let rows = self.left_of(change.lsn, change.rows.into());
+        if rows == 0 {
+            return;
+        }
+        self.in_block(change.lsn, rows);
         let key = (change.relation.oid, change.relation.file);
+        let xid = self.block_xid(change.xid);
         let columns_len = self.run.columns.as_ref().map_or(0, |c| c.kinds.len());
         let far = u32::try_from(change.lsn.0.wrapping_sub(self.run.lsn)).is_err();
-        if self.run_relation != Some(key) || columns_len >= RUN_CHANGES_MAX || far {
+        if self.run_relation != Some(key) || self.run.xid != xid || columns_len >= RUN_CHANGES_MAX || far {
             self.flush_run();
             self.run.relation_id = self.number(change.relation);
-            self.run.lsn = change.lsn.0;
+            (self.run.lsn, self.run.xid) = (change.lsn.0, xid);
             self.run_relation = Some(key);
         }
         let kind = match change.action {
@@ -330,29 +285,35 @@ impl OutputSink for EventSink {
         let columns = self.run.columns.get_or_insert_default();
         columns.kinds.push(kind.into());
         columns.lsn_offsets.push(offset);
-        columns.row_counts.push(u32::from(change.rows));
-        self.row_count += u64::from(change.rows);
+        columns.row_counts.push(rows);
+        self.row_count += u64::from(rows);
     }
 
-    fn truncate(&mut self, lsn: Lsn, _: Xid, relations: &[&Relation], record: &TruncateRecord) {
-        if self.muted {
+    fn truncate(&mut self, lsn: Lsn, xid: Xid, relations: &[&Relation], record: &TruncateRecord) {
+        if self.muted || self.left_of(lsn, 1) == 0 {
             return;
         }
         self.flush_run();
-        let (cascade, restart_identity) = (record.cascade, record.restart_seqs);
+        self.in_block(lsn, 1);
+        let (cascade, restart_identity, xid) = (record.cascade, record.restart_seqs, self.block_xid(xid));
         for relations in relations.chunks(TRUNCATE_RELATIONS_MAX) {
             let relation_ids = relations.iter().map(|relation| self.number(relation)).collect();
-            self.put_in_transaction(event::Kind::Truncate(Truncate { lsn: lsn.0, relation_ids, cascade, restart_identity }));
+            self.event_count += 1;
+            self.put_and_cut(event::Kind::Truncate(Truncate { lsn: lsn.0, relation_ids, cascade, restart_identity, xid }));
         }
     }
 
-    fn message(&mut self, lsn: Lsn, _: Xid, message: &LogicalMessageRecord) {
+    fn message(&mut self, lsn: Lsn, xid: Xid, message: &LogicalMessageRecord) {
         let outside = !message.transactional;
-        let known = if outside { self.record_end <= self.resume_at } else { self.muted };
-        if known {
+        if self.muted || !outside && self.left_of(lsn, 1) == 0 {
             return;
         }
         self.flush_run();
+        self.put_pending();
+        if !outside {
+            self.in_block(lsn, 1);
+            self.event_count += 1;
+        }
         let cut = |bytes: &[u8]| bytes::Bytes::copy_from_slice(&bytes[..bytes.len().min(MESSAGE_BYTES_MAX)]);
         let kind = event::Kind::Message(Message {
             lsn: lsn.0,
@@ -361,12 +322,11 @@ impl OutputSink for EventSink {
             content: cut(&message.message),
             content_bytes: message.message.len() as u64,
             end_lsn: if outside { self.record_end.0 } else { 0 },
+            xid: self.block_xid(xid),
         });
-        if outside {
-            self.put(kind);
-            self.item_ended(self.record_end);
-        } else {
-            self.put_in_transaction(kind);
+        match outside {
+            true => self.put(kind),
+            false => self.put_and_cut(kind),
         }
     }
 
@@ -377,27 +337,136 @@ impl OutputSink for EventSink {
         self.flush_run();
         let cpu_ns = self.meter.end();
         let context = self.spans.commit(transaction);
-        let trace_id = context.as_ref().map(|c| u128::from_be_bytes(c.trace_id().to_bytes()));
-        let nonzero = |work: Work| (work != Work::default()).then(|| Box::new(convert::work(&work)));
-        let counts = convert::invalidation_counts(transaction);
-        self.put(event::Kind::Commit(Commit {
-            xid: transaction.xid.0,
-            commit_lsn: transaction.commit_lsn.0,
-            end_lsn: transaction.end_lsn.0,
-            commit_time: Some(convert::timestamp(transaction.commit_time)),
-            subxids: transaction.subxids.iter().map(|xid| xid.0).collect(),
-            event_count: self.event_count,
-            messages: counts.map(Box::new),
-            work: nonzero(transaction.work),
-            cpu_ns,
-            context: context
-                .map(|context| Box::new(convert::transaction_context(transaction.xid, transaction.commit_lsn, &context))),
+        let commit = self.finish_transaction(transaction, context, cpu_ns);
+        self.put(event::Kind::Commit(commit));
+    }
+
+    fn stream_start(&mut self, xid: Xid, lsn: Lsn, _: bool) {
+        // What was given out at PREPARE is not given out again, even if the memory of a decoder after a restart is too small for it.
+        self.muted |= self.open.prepared.contains_key(&xid);
+        if self.muted {
+            return;
+        }
+        self.begin_part();
+        let (before, known) = (self.before.remove(&xid), self.open.streamed.get(&xid));
+        let last = known.map_or((Lsn::INVALID, 0), |streamed| (streamed.to, streamed.rows));
+        let first = known.is_none();
+        let skipped = before.map(|streamed| (streamed.to, streamed.rows));
+        self.block = Some(Block { xid, started: before.is_none(), skipped, last });
+        if before.is_none() {
+            self.put(event::Kind::StreamStart(StreamStart { xid: xid.0, first, lsn: lsn.0 }));
+        }
+    }
+
+    fn stream_stop(&mut self, xid: Xid, lsn: Lsn) {
+        self.flush_run();
+        if let Some(block) = self.block.take() {
+            *self.block_cpu_ns.entry(xid).or_default() += self.meter.end();
+            if block.started {
+                let rows = if block.last.0 == lsn { block.last.1 } else { 0 };
+                self.pending = Some(event::Kind::StreamStop(StreamStop { xid: xid.0, lsn: lsn.0, rows, end_lsn: 0 }));
+            }
+        }
+        self.muted = self.record_end <= self.resume_at;
+    }
+
+    fn stream_abort(&mut self, top_xid: Xid, xid: Xid, _: Lsn) {
+        if self.muted {
+            return;
+        }
+        self.put_pending();
+        if xid == top_xid {
+            self.block_cpu_ns.remove(&xid);
+            self.before.remove(&xid);
+        }
+        if self.open.streamed.contains_key(&top_xid) {
+            let abort = StreamAbort { xid: top_xid.0, subxid: xid.0, end_lsn: 0 };
+            self.pending = Some(event::Kind::StreamAbort(abort));
+        }
+    }
+
+    fn stream_commit(&mut self, transaction: &DecodedTransaction) {
+        if self.muted {
+            return;
+        }
+        self.put_pending();
+        self.spans.begin(transaction.commit_lsn);
+        let context = self.spans.commit(transaction);
+        let commit = self.finish_streamed(transaction, context);
+        let start = self.open.streamed.get(&transaction.xid).map_or(self.whole_end, |streamed| streamed.start);
+        self.put(event::Kind::StreamCommit(StreamCommit {
+            commit: Some(Box::new(commit)),
+            first_lsn: transaction.first_lsn.0,
+            start_lsn: start.0,
         }));
-        self.totals.transactions += 1;
-        self.totals.rows += self.row_count;
-        self.totals.work += transaction.work;
-        self.costs.push(convert::transaction_cost(transaction, self.row_count, cpu_ns, trace_id));
-        self.item_ended(transaction.end_lsn);
+    }
+
+    fn prepare(&mut self, transaction: &DecodedTransaction) {
+        if std::mem::replace(&mut self.muted, self.record_end <= self.resume_at) {
+            return;
+        }
+        self.flush_run();
+        let cpu_ns = self.meter.end();
+        let sums = self.finish_transaction(transaction, None, cpu_ns);
+        self.prepared(transaction, sums, false);
+    }
+
+    fn stream_prepare(&mut self, transaction: &DecodedTransaction) {
+        if self.muted || self.open.prepared.contains_key(&transaction.xid) {
+            return;
+        }
+        self.put_pending();
+        let sums = self.finish_streamed(transaction, None);
+        self.prepared(transaction, sums, true);
+    }
+
+    fn commit_prepared(&mut self, end: &PreparedEnd) {
+        if self.muted {
+            return;
+        }
+        self.put_pending();
+        // Only of what was given out: one without changes was not.
+        let Some(start) = self.open.prepared.get(&end.xid).copied() else { return };
+        self.spans.begin(end.lsn);
+        let context = self.spans.commit(&DecodedTransaction {
+            xid: end.xid,
+            first_lsn: end.first_lsn,
+            commit_lsn: end.lsn,
+            end_lsn: end.end_lsn,
+            subxids: end.subxids.clone(),
+            ..DecodedTransaction::default()
+        });
+        self.put(event::Kind::CommitPrepared(CommitPrepared {
+            xid: end.xid.0,
+            gid: end.gid.clone().into(),
+            commit_lsn: end.lsn.0,
+            end_lsn: end.end_lsn.0,
+            commit_time: Some(convert::timestamp(end.time)),
+            prepare_end_lsn: end.prepare_end_lsn.0,
+            prepare_time: Some(convert::timestamp(end.prepare_time)),
+            subxids: end.subxids.iter().map(|xid| xid.0).collect(),
+            start_lsn: start.0,
+            context: context.map(|context| Box::new(convert::transaction_context(end.xid, end.lsn, &context))),
+            first_lsn: end.first_lsn.0,
+        }));
+    }
+
+    fn rollback_prepared(&mut self, end: &PreparedEnd) {
+        if self.muted {
+            return;
+        }
+        self.put_pending();
+        if self.open.prepared.contains_key(&end.xid) {
+            self.put(event::Kind::RollbackPrepared(RollbackPrepared {
+                xid: end.xid.0,
+                gid: end.gid.clone().into(),
+                rollback_lsn: end.lsn.0,
+                end_lsn: end.end_lsn.0,
+                rollback_time: Some(convert::timestamp(end.time)),
+                prepare_end_lsn: end.prepare_end_lsn.0,
+                prepare_time: Some(convert::timestamp(end.prepare_time)),
+            }));
+        }
     }
 }
 

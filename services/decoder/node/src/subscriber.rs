@@ -157,8 +157,12 @@ impl Subscriber {
 
     /// What ends at or below `end` holds nothing for this subscriber.
     pub fn on_passed(&mut self, end: Lsn) {
-        debug_assert!(self.open_bytes.is_none(), "nothing is passed over within a transaction");
         self.sent = self.sent.max(end);
+        if let Some(bytes) = self.open_bytes.take() {
+            // Parts that nothing ends: blocks that came again.
+            self.in_flight.push_back(Group { end, bytes });
+            self.in_flight_bytes += bytes;
+        }
     }
 
     /// A heartbeat goes out.

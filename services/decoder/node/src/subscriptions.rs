@@ -74,6 +74,8 @@ struct Holder {
 struct Subscription {
     /// Everything that ends at or below it is the subscriber's.
     confirmed: Lsn,
+    /// Where it began because nothing before was kept, not because its subscriber had all before.
+    began: Lsn,
     /// `confirmed` as it is on disk; `None` until it was written once.
     saved: Option<Lsn>,
     /// Who reads it now.
@@ -87,6 +89,8 @@ pub struct Opened {
     pub session: Session,
     /// The subscription's position; `None` without a name or on first use.
     pub confirmed: Option<Lsn>,
+    /// Its subscriber has nothing from before that position: it began there, and nothing was confirmed since.
+    pub is_new: bool,
     /// The half-open stream of the same client that has to end.
     pub replaced: Option<Session>,
 }
@@ -114,6 +118,9 @@ pub struct SavedPositions {
     pub system_id: u64,
     /// Position by name, as an integer.
     pub confirmed: BTreeMap<String, u64>,
+    /// Of those that have confirmed nothing since they began: the same position.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub began: BTreeMap<String, u64>,
 }
 
 impl SavedPositions {
@@ -150,8 +157,8 @@ impl Subscriptions {
     #[must_use]
     pub fn new(saved: &SavedPositions, streams_max: usize, names_max: usize) -> Self {
         let restore = |(name, lsn): (&String, &u64)| {
-            let confirmed = Lsn(*lsn);
-            (name.clone(), Subscription { confirmed, saved: Some(confirmed), holder: None })
+            let (confirmed, began) = (Lsn(*lsn), Lsn(saved.began.get(name).copied().unwrap_or(0)));
+            (name.clone(), Subscription { confirmed, began, saved: Some(confirmed), holder: None })
         };
         let named = saved.confirmed.iter().map(restore).collect();
         Self { named, streams: BTreeMap::new(), next_session: 0, streams_max, names_max }
@@ -174,13 +181,14 @@ impl Subscriptions {
         self.next_session += 1;
         if name.is_empty() {
             self.streams.insert(session, None);
-            return Ok(Opened { session, confirmed: None, replaced });
+            return Ok(Opened { session, confirmed: None, is_new: true, replaced });
         }
         let subscription = self.named.entry(name.to_owned()).or_default();
         subscription.holder = Some(Holder { session, client_id: client_id.to_owned(), since_ms: now_ms });
         let confirmed = subscription.confirmed.is_valid().then_some(subscription.confirmed);
+        let is_new = subscription.confirmed == subscription.began;
         self.streams.insert(session, Some(name.to_owned()));
-        Ok(Opened { session, confirmed, replaced })
+        Ok(Opened { session, confirmed, is_new, replaced })
     }
 
     /// Whether `client_id` may open `name`, and whom it replaces.
@@ -205,6 +213,13 @@ impl Subscriptions {
             subscription.holder = None;
         }
         self.streams.remove(&session);
+    }
+
+    /// A stream begins at `lsn` because nothing before is kept.
+    pub fn begin(&mut self, session: Session, lsn: Lsn) {
+        if let Some(subscription) = self.held(session).filter(|subscription| lsn >= subscription.confirmed) {
+            (subscription.confirmed, subscription.began) = (lsn, lsn);
+        }
     }
 
     /// A stream tells that everything up to `lsn` is its subscriber's. True if a named position moved.
@@ -234,8 +249,12 @@ impl Subscriptions {
     #[must_use]
     pub fn to_save(&self, system_id: u64) -> Option<SavedPositions> {
         let dirty = self.named.values().any(|s| s.saved != Some(s.confirmed));
-        let confirmed = || self.named.iter().map(|(name, s)| (name.clone(), s.confirmed.0)).collect();
-        dirty.then(|| SavedPositions { system_id, confirmed: confirmed() })
+        let position = |(name, s): (&String, &Subscription)| (name.clone(), s.confirmed.0);
+        dirty.then(|| SavedPositions {
+            system_id,
+            confirmed: self.named.iter().map(position).collect(),
+            began: self.named.iter().filter(|(_, s)| s.began == s.confirmed).map(position).collect(),
+        })
     }
 
     /// `positions` is on disk.
@@ -271,13 +290,29 @@ mod tests {
         assert_eq!(s.open("orders", "b", 8), Err(refused));
         assert!(s.confirm(a.session, Lsn(100)));
         let again = s.open("orders", "a", 9).unwrap();
-        assert_eq!((again.confirmed, again.replaced), (Some(Lsn(100)), Some(a.session)));
+        assert_eq!((again.confirmed, again.is_new, again.replaced), (Some(Lsn(100)), false, Some(a.session)));
         assert!(!s.confirm(a.session, Lsn(200)), "the old stream moves nothing any more");
         assert!(!s.confirm(again.session, Lsn(99)), "positions do not go back");
         s.close(a.session);
         assert!(s.open("orders", "b", 10).is_err(), "the end of the old stream does not free it");
         s.close(again.session);
         assert_eq!(s.open("orders", "b", 11).unwrap().confirmed, Some(Lsn(100)));
+    }
+
+    #[test]
+    fn one_that_began_without_a_position_is_new_until_it_confirms_something() {
+        let mut s = empty();
+        let a = s.open("a", "a", 0).unwrap();
+        assert!(a.is_new && s.open("", "", 0).unwrap().is_new);
+        s.begin(a.session, Lsn(100));
+        s.close(a.session);
+        let mut s = Subscriptions::new(&s.to_save(5).unwrap(), 3, 2);
+        let again = s.open("a", "a", 0).unwrap();
+        assert_eq!((again.confirmed, again.is_new), (Some(Lsn(100)), true));
+        s.confirm(again.session, Lsn(101));
+        assert!(s.to_save(5).unwrap().began.is_empty());
+        s.close(again.session);
+        assert!(!s.open("a", "a", 0).unwrap().is_new);
     }
 
     #[test]

@@ -2,6 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic here is a test's report")]
 
+#[path = "process/kills.rs"]
+mod kills;
+#[path = "support/mixed.rs"]
+mod mixed;
 mod support;
 
 use std::collections::BTreeSet;

@@ -2,6 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic here is a test's report")]
 
+#[path = "support/mixed.rs"]
+mod mixed;
+#[path = "spill/streaming.rs"]
+mod streaming;
 mod support;
 
 use std::path::Path;

@@ -64,6 +64,8 @@ reasons! {
     SlotActive = "SLOT_ACTIVE", FailedPrecondition;
     /// WAL that the slot needs is gone.
     SlotInvalidated = "SLOT_INVALIDATED", FailedPrecondition;
+    /// The decoder gives nothing out before the commit.
+    NotInProgress = "NOT_IN_PROGRESS", FailedPrecondition;
     /// The resource changed since its etag was read.
     EtagMismatch = "ETAG_MISMATCH", Aborted;
     /// The same client opened the slot again; this stream is the old one.

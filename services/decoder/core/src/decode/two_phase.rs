@@ -11,7 +11,7 @@
 //! ```
 
 use pg_types::record::{AbortRecord, PrepareRecord};
-use pg_types::{WalRecord, Work};
+use pg_types::{Lsn, WalRecord, Work};
 
 use crate::DecodeError;
 use crate::decode::Decoder;
@@ -29,6 +29,13 @@ impl Decoder {
                 let except = two_phase.except.as_deref().filter(|text| !text.is_empty());
                 !except.is_some_and(|text| gid.windows(text.len()).any(|part| part == text))
             })
+    }
+
+    /// What was prepared before is given out at its commit: what the settings say, or the point where this decoder became consistent if
+    /// that is later. Whoever resumes keeps it in [`crate::TwoPhase::at`].
+    #[must_use]
+    pub fn two_phase_at(&self) -> Lsn {
+        self.config.two_phase.as_ref().map_or(Lsn::INVALID, |two_phase| two_phase.at).max(self.consistent_at)
     }
 
     /// `DecodePrepare`.
@@ -107,8 +114,8 @@ impl Decoder {
         noted: Work,
         sink: &mut dyn OutputSink,
     ) -> Result<(), DecodeError> {
-        let two_phase_at = self.config.two_phase.as_ref().map(|two_phase| two_phase.at).filter(|at| at.is_valid());
-        let late = |prepared: &Prepared| prepared.lsn < two_phase_at.unwrap_or(self.consistent_at);
+        let two_phase_at = self.two_phase_at();
+        let late = |prepared: &Prepared| prepared.lsn < two_phase_at;
         if let Some(Prepared { lsn, end_lsn, time }) = self.reorder_buffer.get(at).prepared.filter(late) {
             self.give_out_prepared(at, Ending { lsn, end_lsn, time, ..ending }, before, noted, sink)?;
         }
@@ -153,6 +160,8 @@ impl Decoder {
             time: ending.time,
             prepare_end_lsn: prepared.end_lsn,
             prepare_time: prepared.time,
+            first_lsn: txn.first_lsn,
+            subxids: ending.subxids.to_vec(),
         };
         tell(sink, &end);
         self.replayer.caches.execute_all(&txn.messages);

@@ -200,7 +200,12 @@ impl Decoder {
 
     /// `ReorderBufferAbort`: forgets a transaction and its subtransactions; whoever was given a part of it is told.
     fn forget_aborted(&mut self, xid: Xid, lsn: Lsn, sink: &mut dyn OutputSink) -> Result<(), DecodeError> {
-        let Some(at) = self.reorder_buffer.find(xid).filter(|at| self.reorder_buffer.get(*at).streamed()) else {
+        let found = self.reorder_buffer.find(xid);
+        let given = |at: &u32| {
+            let (txn, top) = (self.reorder_buffer.get(*at), self.reorder_buffer.get(self.reorder_buffer.top_of(*at)));
+            txn.streamed() || txn.first_lsn <= top.streaming.streamed_before
+        };
+        let Some(at) = found.filter(given) else {
             return Ok(self.reorder_buffer.abort(xid, &mut self.tree)?);
         };
         let top = self.reorder_buffer.top_of(at);

@@ -60,6 +60,8 @@ pub(crate) struct ReorderBuffer {
     pub(crate) restart_point: Lsn,
     /// What changes count for, and where those go that are too many.
     pub(crate) memory: Memory,
+    /// Transactions, not seen yet, of which an earlier decoder has given out blocks: the last change in them.
+    pub(crate) streamed_before: FxHashMap<u32, Lsn>,
 }
 
 /// A transaction that is being given out, and will go on.
@@ -106,6 +108,12 @@ impl ReorderBuffer {
         self.txns[at as usize].begin(xid, lsn, self.restart_point);
         if let Some(oldest) = self.ends.0 {
             self.txns[at as usize].restart_lsn = self.txns[oldest as usize].oldest_lsn;
+        }
+        if !self.streamed_before.is_empty()
+            && let Some(to) = self.streamed_before.remove(&xid.0)
+        {
+            let streaming = &mut self.txns[at as usize].streaming;
+            (streaming.streamed, streaming.streamed_before) = (true, to);
         }
         self.by_xid.insert(xid.0, at);
         self.last = Some((xid, at));

@@ -19,7 +19,8 @@
 //! | a block | its changes, and all messages of the transaction so far (`indexed`: if the block loaded anything) |
 //!
 //! Differences from PostgreSQL: a subtransaction is told to be rolled back if any of its changes was in a block, PostgreSQL
-//! leaves that out after more than 4096 spilled ones.
+//! leaves that out after more than 4096 spilled ones. A decoder that goes on for another can be told what that one gave out
+//! ([`crate::Decoder::streamed_before`]); a walsender begins each transaction in progress anew.
 
 use std::collections::BTreeMap;
 
@@ -40,6 +41,8 @@ use crate::spill::SpillError;
 pub(crate) struct StreamState {
     /// Anything was (`RBTXN_IS_STREAMED`).
     pub(crate) streamed: bool,
+    /// The last change that a decoder before this one gave out; told of the top-level transaction.
+    pub(crate) streamed_before: Lsn,
     /// Something must follow before more can be (`RBTXN_HAS_PARTIAL_CHANGE`); told of the top-level transaction.
     pub(crate) partial: bool,
     /// There is something to show (`RBTXN_HAS_STREAMABLE_CHANGE`); told of the top-level transaction.

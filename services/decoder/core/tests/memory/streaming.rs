@@ -311,3 +311,62 @@ fn nothing_is_given_out_that_was_before() {
     assert_eq!(sink.inserted, [3000]);
     assert!(decoder.work().spill_count > 0 && decoder.work().stream_count > 1);
 }
+
+/// Notes the calls that concern blocks, but not their contents.
+#[derive(Default)]
+struct Calls(Vec<String>);
+
+impl OutputSink for Calls {
+    fn stream_start(&mut self, xid: Xid, _: Lsn, first: bool) {
+        self.0.push(format!("start {xid} {first}"));
+    }
+
+    fn stream_abort(&mut self, top_xid: Xid, xid: Xid, _: Lsn) {
+        self.0.push(format!("abort {xid} of {top_xid}"));
+    }
+
+    fn stream_commit(&mut self, t: &DecodedTransaction) {
+        self.0.push(format!("commit {} {}", t.xid, t.relations[0].insert));
+    }
+
+    fn commit(&mut self, t: &DecodedTransaction) {
+        self.0.push(format!("whole {}", t.xid));
+    }
+}
+
+#[test]
+fn a_decoder_that_goes_on_for_another_tells_the_ends_of_what_that_one_gave_out() {
+    let mut log = Log::consistent(1000);
+    rows(&mut log, 1000, 0, 600);
+    rows(&mut log, 1001, 1000, 600);
+    rows(&mut log, 1002, 0, 600);
+    let stopped = log.records.len();
+    rows(&mut log, 1003, 1000, 1);
+    log.push(1001, 0, RecordBody::Abort(Box::default()));
+    log.push(1003, 0, RecordBody::Abort(Box::default()));
+    log.push(1002, 0, RecordBody::Abort(Box::default()));
+    rows(&mut log, 1004, 0, 1);
+    log.commit(1004, &[], vec![]);
+    log.commit(1000, &[], vec![]);
+    let base = DecoderConfig { streaming: true, ..config(PgVersion::V18, "pg18", WorkMem::MIN) };
+    let mut first = Decoder::new(base.clone(), Arc::new(NoCatalog));
+    let mut calls = Calls::default();
+    log.records[..stopped].iter().for_each(|record| first.process(record, &mut calls).unwrap());
+    assert_eq!(
+        calls.0.iter().filter(|call| call.ends_with("true")).collect::<Vec<_>>(),
+        ["start 1000 true", "start 1002 true"]
+    );
+    let confirmed_lsn = log.records[stopped - 1].end_lsn;
+    let goes_on = |before: Vec<(Xid, Lsn)>| {
+        let decoder = Decoder::resume(DecoderConfig { confirmed_lsn, ..base.clone() }, Arc::new(NoCatalog));
+        let (mut decoder, mut calls) = (decoder.streamed_before(before), Calls::default());
+        log.records[1..].iter().for_each(|record| decoder.process(record, &mut calls).unwrap());
+        assert_eq!(decoder.sizes().transactions, 0);
+        calls.0
+    };
+    let to = log.records[stopped - 1].lsn;
+    let told = goes_on(vec![(Xid(1000), to), (Xid(1002), to)]);
+    // What was spilled until there is no block; the subtransaction that began since then is in none.
+    assert_eq!(told, ["abort 1001 of 1000", "abort 1002 of 1002", "whole 1004", "start 1000 false", "commit 1000 600"]);
+    assert_eq!(goes_on(vec![]), ["whole 1004", "whole 1000"], "without it their ends would be missed");
+}

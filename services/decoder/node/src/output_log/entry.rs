@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  0 payload length   4 CRC-32C of all that follows   8 ordinal   16 complete before   24 complete with it
-//! 32 transactions    36 zero   40 payload …
+//! 32 items   36 1: it holds events of transactions in progress or prepared   40 payload …
 //! ```
 //!
 //! Little-endian. Ordinals count up by one from entry to entry through all segments, so a lost or repeated entry shows.
@@ -10,11 +10,16 @@
 use bytes::{Bytes, BytesMut};
 use pg_types::Lsn;
 
+use super::open::Mark;
+
 /// Bytes of an entry before its payload.
 pub const ENTRY_HEADER_LEN: usize = 40;
 
 /// Largest payload, in bytes: what one message of the stream may carry, with room for its frame under gRPC's 4 MiB.
 pub const PAYLOAD_LEN_MAX: usize = 3 << 20;
+
+/// Flag of [`Entry::in_progress`] in the header.
+const IN_PROGRESS: u32 = 1;
 
 /// One entry, as read back.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,8 +31,10 @@ pub struct Entry {
     /// Everything that ends at or below this is complete with it; equal to `prev_end` when a transaction that goes on in the
     /// next entry fills it.
     pub end: Lsn,
-    /// Transactions and non-transactional messages that end in it.
+    /// Things that end in it: transactions, messages outside of them, and what is given out at one record of those in progress.
     pub items: u32,
+    /// It holds events of transactions that are given out before their commit, or of such a transaction's end.
+    pub in_progress: bool,
     /// The payload.
     pub payload: Bytes,
 }
@@ -55,6 +62,8 @@ pub(super) struct EntryHeader {
     pub(super) end: Lsn,
     /// See [`Entry::items`].
     pub(super) items: u32,
+    /// See [`Entry::in_progress`].
+    pub(super) in_progress: bool,
 }
 
 impl EntryHeader {
@@ -69,6 +78,7 @@ impl EntryHeader {
             prev_end: Lsn(u64_at(16)),
             end: Lsn(u64_at(24)),
             items: u32_at(32),
+            in_progress: u32_at(36) & IN_PROGRESS != 0,
         };
         if header.payload_len > PAYLOAD_LEN_MAX {
             return Err("its length is larger than any entry");
@@ -91,6 +101,8 @@ impl EntryHeader {
 pub struct EntryBuffer {
     /// Header room and payload.
     bytes: BytesMut,
+    /// Marks of events in it, each with the offset in the payload where its event begins.
+    marks: Vec<(usize, Mark)>,
 }
 
 impl Default for EntryBuffer {
@@ -105,7 +117,7 @@ impl EntryBuffer {
     pub fn with_capacity(capacity: usize) -> Self {
         let mut bytes = BytesMut::with_capacity(ENTRY_HEADER_LEN + capacity);
         bytes.resize(ENTRY_HEADER_LEN, 0);
-        Self { bytes }
+        Self { bytes, marks: Vec::new() }
     }
 
     /// Where to append to the payload. What is there already must stay.
@@ -119,9 +131,23 @@ impl EntryBuffer {
         &self.bytes[ENTRY_HEADER_LEN..]
     }
 
-    /// Cuts the payload at `at` and gives what was behind.
-    pub fn split_off(&mut self, at: usize) -> BytesMut {
-        self.bytes.split_off(ENTRY_HEADER_LEN + at)
+    /// The event that is appended next has this mark.
+    pub fn mark(&mut self, mark: Mark) {
+        self.marks.push((self.payload_len(), mark));
+    }
+
+    /// Cuts the payload at `at` and appends what was behind to `next`.
+    pub fn move_tail(&mut self, at: usize, next: &mut Self) {
+        let to = next.payload_len();
+        let marks = self.marks.partition_point(|(offset, _)| *offset < at);
+        next.marks.extend(self.marks.drain(marks..).map(|(offset, mark)| (offset - at + to, mark)));
+        let tail = self.bytes.split_off(ENTRY_HEADER_LEN + at);
+        next.bytes.extend_from_slice(&tail);
+    }
+
+    /// The marks.
+    pub(super) fn marks(&self) -> Vec<Mark> {
+        self.marks.iter().map(|(_, mark)| *mark).collect()
     }
 
     /// Bytes of payload so far.
@@ -139,11 +165,13 @@ impl EntryBuffer {
         header[16..24].copy_from_slice(&prev_end.0.to_le_bytes());
         header[24..32].copy_from_slice(&end.0.to_le_bytes());
         header[32..36].copy_from_slice(&items.to_le_bytes());
+        let in_progress = !self.marks.is_empty();
+        header[36..40].copy_from_slice(&(u32::from(in_progress) * IN_PROGRESS).to_le_bytes());
         let crc = crc32c::crc32c_append(crc32c::crc32c(&header[8..]), &self.bytes[ENTRY_HEADER_LEN..]);
         header[4..8].copy_from_slice(&crc.to_le_bytes());
         self.bytes[..ENTRY_HEADER_LEN].copy_from_slice(&header);
         let whole = self.bytes.freeze();
         let payload = whole.slice(ENTRY_HEADER_LEN..);
-        (whole, Entry { ordinal, prev_end, end, items, payload })
+        (whole, Entry { ordinal, prev_end, end, items, in_progress, payload })
     }
 }

@@ -7,8 +7,10 @@
 //!
 //! * **I1** Entries' ordinals count up by one, and each begins (`prev_end`) where the one before ended (`end`).
 //! * **I2** Readers see complete transactions only: entries of one that is not complete stay invisible until its last entry is.
-//! * **I3** A segment begins between transactions.
+//! * **I3** A segment begins between transactions, and with the list of those of which earlier ones hold a part.
 //! * **I4** What [`LogWriter::sync_point`] said was durable is there after any crash; if not, opening fails.
+//! * **I5** Of what a named subscriber has not read, and of transactions that go on, all parts are kept ([`OpenTransactions`]), but for what is
+//!   beyond the size limit.
 //!
 //! | operation | cost |
 //! |---|---|
@@ -18,6 +20,7 @@
 //! | open | one pass over the last segment |
 
 mod entry;
+mod open;
 mod segment;
 mod writer;
 
@@ -29,6 +32,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pg_types::Lsn;
 
 pub use entry::{ENTRY_HEADER_LEN, Entry, EntryBuffer, PAYLOAD_LEN_MAX};
+pub use open::{Mark, OpenTransactions, Streamed, end_of};
 use segment::{Read, Segment};
 pub use writer::{LogWriter, SyncPoint};
 
@@ -158,6 +162,8 @@ struct Shared {
     visible: u64,
     /// Complete and visible up to here.
     end: Lsn,
+    /// After which position all parts came of the transactions that go on there; [`None`] if there are none.
+    open_start: Option<Lsn>,
     /// Bytes in all segments.
     bytes: u64,
 }
@@ -183,6 +189,12 @@ pub struct Cursor {
 }
 
 impl Cursor {
+    /// Ordinal of the next entry.
+    #[must_use]
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
     /// Everything at or below this was passed.
     #[must_use]
     pub fn position(&self) -> Lsn {
@@ -310,6 +322,32 @@ impl OutputLog {
         Ok(entries)
     }
 
+    /// Transactions that the log holds a part of at `position`, and what it holds of them. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`LogError::Removed`], or a segment that cannot be read.
+    pub fn open_at(&self, position: Lsn) -> Result<OpenTransactions, LogError> {
+        let (segment, visible) = {
+            let shared = self.lock();
+            let i = shared.segments.partition_point(|s| s.base <= position);
+            (i.checked_sub(1).and_then(|i| shared.segments.get(i)).cloned(), shared.visible)
+        };
+        let Some(segment) = segment else { return Err(LogError::Removed { requested: position, oldest: self.oldest() }) };
+        let (mut open, mut marks) = (segment.open.clone(), Vec::new());
+        let (mut offset, mut next, mut prev_end) = (segment.header_len, segment.first_ordinal, segment.base);
+        while next < visible && prev_end < position {
+            let Read::Entry(entry) = segment.read_entry(offset, next, prev_end)? else { break };
+            if entry.in_progress {
+                let read = open.read(&mut marks, &entry, position);
+                read.map_err(|_| damaged(&segment, offset, "its payload is none"))?;
+            }
+            offset += (ENTRY_HEADER_LEN + entry.payload.len()) as u64;
+            (next, prev_end) = (entry.ordinal + 1, entry.end);
+        }
+        Ok(open)
+    }
+
     /// Removes segments that nobody needs, given the oldest position that a named subscriber still has to read from, and those
     /// beyond the size limit. Tells how many went.
     ///
@@ -322,8 +360,7 @@ impl OutputLog {
             let first = {
                 let mut shared = self.lock();
                 let Some(next_base) = shared.segments.get(1).map(|s| s.base) else { return Ok(removed) };
-                let read_by_all = needed.is_none_or(|needed| next_base <= needed);
-                let unneeded = read_by_all && shared.bytes > self.config.keep_bytes;
+                let unneeded = shared.is_unneeded(next_base, needed) && shared.bytes > self.config.keep_bytes;
                 if !unneeded && shared.bytes <= self.config.bytes_max {
                     return Ok(removed);
                 }
@@ -412,6 +449,17 @@ impl Shared {
         }
         let prev_end = self.recent.get(at).map_or(self.end, |e| e.prev_end);
         Some(Cursor { next: first.ordinal + at as u64, prev_end, place: None })
+    }
+
+    /// Whether what ends before `next_base` is needed neither by who reads on from `needed`, nor by who will read the end of a
+    /// transaction that goes on.
+    fn is_unneeded(&self, next_base: Lsn, needed: Option<Lsn>) -> bool {
+        let behind = needed.filter(|needed| *needed < self.end);
+        let parts = behind.and_then(|needed| {
+            let i = self.segments.partition_point(|s| s.base <= needed);
+            i.checked_sub(1).and_then(|i| self.segments.get(i)).and_then(|s| s.open.start())
+        });
+        [needed, parts, self.open_start].into_iter().flatten().all(|start| next_base <= start)
     }
 
     /// Takes entries that readers may see now; drops the oldest from memory beyond `bytes_max`, whole transactions at a time.

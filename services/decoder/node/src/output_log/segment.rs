@@ -1,7 +1,8 @@
 //! One segment file of the output log: a header that names cluster and place, then entries.
 //!
 //! ```text
-//! 0 magic   8 CRC-32C of all that follows   12 zero   16 system id   24 first ordinal   32 complete before
+//! 0 magic   8 CRC-32C of all that follows   12 bytes of the list   16 system id   24 first ordinal   32 complete before
+//! 40 list of transactions that earlier segments hold a part of, as a rule empty …
 //! ```
 
 use std::fs::{File, OpenOptions};
@@ -15,10 +16,14 @@ use pg_types::Lsn;
 
 use super::LogError;
 use super::entry::{ENTRY_HEADER_LEN, Entry, EntryHeader};
+use super::open::OpenTransactions;
 use crate::durable_file::PRIVATE_MODE;
 
-/// Bytes of a segment's header.
+/// Bytes of a segment's header before the list.
 pub(super) const SEGMENT_HEADER_LEN: usize = 40;
+
+/// Bytes of the list at most: a hundred times as many transactions as a server runs.
+const LIST_LEN_MAX: usize = 64 << 20;
 
 /// First bytes of a segment: name and version of the format.
 const MAGIC: [u8; 8] = *b"WSOUTLG1";
@@ -51,6 +56,10 @@ pub(super) struct Segment {
     pub(super) first_ordinal: u64,
     /// Everything that ends at or below this is in earlier segments.
     pub(super) base: Lsn,
+    /// Transactions that earlier segments hold a part of.
+    pub(super) open: OpenTransactions,
+    /// Bytes of its header and list.
+    pub(super) header_len: u64,
     /// Some entries' places in ascending order. Filled by appending and by scanning; a segment of an earlier run gets its rows
     /// when the first reader comes.
     index: Mutex<Vec<IndexRow>>,
@@ -65,6 +74,8 @@ pub(super) struct Scan {
     pub(super) next_ordinal: u64,
     /// Complete up to here.
     pub(super) end: Lsn,
+    /// Transactions that the log holds a part of there.
+    pub(super) open: OpenTransactions,
     /// Why the scan stopped before the end of the file, if it did.
     pub(super) bad: Option<&'static str>,
 }
@@ -83,18 +94,36 @@ impl Segment {
     }
 
     /// Makes a new segment and writes its header; it is durable when the caller flushed file and folder.
-    pub(super) fn create(dir: &Path, system_id: u64, first_ordinal: u64, base: Lsn) -> io::Result<Self> {
+    pub(super) fn create(
+        dir: &Path,
+        system_id: u64,
+        first_ordinal: u64,
+        base: Lsn,
+        open: OpenTransactions,
+    ) -> io::Result<Self> {
         let path = Self::path_of(dir, first_ordinal);
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(PRIVATE_MODE).open(&path)?;
-        let mut header = [0; SEGMENT_HEADER_LEN];
+        let list = open.encode();
+        let mut header = vec![0; SEGMENT_HEADER_LEN];
         header[..8].copy_from_slice(&MAGIC);
+        header[12..16].copy_from_slice(&(list.len() as u32).to_le_bytes());
         header[16..24].copy_from_slice(&system_id.to_le_bytes());
         header[24..32].copy_from_slice(&first_ordinal.to_le_bytes());
         header[32..40].copy_from_slice(&base.0.to_le_bytes());
+        header.extend_from_slice(&list);
         let crc = crc32c::crc32c(&header[12..]);
         header[8..12].copy_from_slice(&crc.to_le_bytes());
         file.write_all_at(&header, 0)?;
-        Ok(Self { path, file, first_ordinal, base, index: Mutex::default() })
+        Ok(Self { path, file, first_ordinal, base, open, header_len: header.len() as u64, index: Mutex::default() })
+    }
+
+    /// Bytes that the header and the list of a segment file should have, as far as it tells.
+    pub(super) fn header_len_of(path: &Path) -> io::Result<u64> {
+        let mut header = [0; SEGMENT_HEADER_LEN];
+        let whole = read_fully(&File::open(path)?, &mut header, 0)?;
+        let list = header[12..].first_chunk().map_or(0, |b| u32::from_le_bytes(*b) as usize);
+        let told = whole && header[..8] == MAGIC && list <= LIST_LEN_MAX;
+        Ok((SEGMENT_HEADER_LEN + if told { list } else { 0 }) as u64)
     }
 
     /// Opens an existing segment. `Ok(None)`: its header is torn or damaged.
@@ -105,25 +134,32 @@ impl Segment {
         if !read_fully(&file, &mut header, 0).map_err(io)? {
             return Ok(None);
         }
+        let u32_at = |at: usize| header[at..].first_chunk().map_or(0, |b| u32::from_le_bytes(*b));
         let u64_at = |at: usize| header[at..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
-        let crc = header[8..].first_chunk().map_or(0, |b| u32::from_le_bytes(*b));
-        let first_ordinal = u64_at(24);
-        let right_place = Self::ordinal_of(path) == Some(first_ordinal);
-        if header[..8] != MAGIC || crc != crc32c::crc32c(&header[12..]) || !right_place {
+        let (crc, first_ordinal, list_len) = (u32_at(8), u64_at(24), u32_at(12) as usize);
+        if header[..8] != MAGIC || list_len > LIST_LEN_MAX || Self::ordinal_of(path) != Some(first_ordinal) {
             return Ok(None);
         }
+        let mut list = vec![0; list_len];
+        let whole = read_fully(&file, &mut list, SEGMENT_HEADER_LEN as u64).map_err(io)?;
+        if !whole || crc != crc32c::crc32c_append(crc32c::crc32c(&header[12..]), &list) {
+            return Ok(None);
+        }
+        let Some(open) = OpenTransactions::decode(&list) else { return Ok(None) };
         if u64_at(16) != system_id {
             let (found, expected) = (u64_at(16), system_id);
             return Err(LogError::OtherCluster { path: path.to_owned(), found, expected });
         }
         let base = Lsn(u64_at(32));
-        Ok(Some(Self { path: path.to_owned(), file, first_ordinal, base, index: Mutex::default() }))
+        let header_len = (SEGMENT_HEADER_LEN + list_len) as u64;
+        Ok(Some(Self { path: path.to_owned(), file, first_ordinal, base, open, header_len, index: Mutex::default() }))
     }
 
     /// Reads and checks every entry, filling the index; stops at the first bad one.
     pub(super) fn scan(&self) -> Result<Scan, LogError> {
-        let mut at = SEGMENT_HEADER_LEN as u64;
-        let mut scan = Scan { good_len: at, next_ordinal: self.first_ordinal, end: self.base, bad: None };
+        let mut at = self.header_len;
+        let (mut open, mut marks) = (self.open.clone(), Vec::new());
+        let mut scan = Scan { good_len: at, next_ordinal: self.first_ordinal, end: self.base, open: open.clone(), bad: None };
         let mut ordinal = self.first_ordinal;
         loop {
             match self.read_entry(at, ordinal, scan.end)? {
@@ -131,10 +167,14 @@ impl Segment {
                     if ordinal == scan.next_ordinal {
                         self.note(&entry, at);
                     }
+                    if entry.in_progress && open.read(&mut marks, &entry, Lsn(u64::MAX)).is_err() {
+                        return Ok(Scan { bad: Some("its payload is none"), ..scan });
+                    }
                     at += (ENTRY_HEADER_LEN + entry.payload.len()) as u64;
                     ordinal += 1;
                     if !entry.is_fragment() {
-                        scan = Scan { good_len: at, next_ordinal: ordinal, end: entry.end, bad: None };
+                        (scan.good_len, scan.next_ordinal, scan.end) = (at, ordinal, entry.end);
+                        scan.open.clone_from(&open);
                     }
                 }
                 Read::Nothing if at == scan.good_len => return Ok(scan),
@@ -166,8 +206,8 @@ impl Segment {
         if let Err(reason) = parsed.verify(&header, &payload) {
             return Ok(Read::Bad(reason));
         }
-        let EntryHeader { ordinal, prev_end, end, items, .. } = parsed;
-        Ok(Read::Entry(Entry { ordinal, prev_end, end, items, payload: Bytes::from(payload) }))
+        let EntryHeader { ordinal, prev_end, end, items, in_progress, .. } = parsed;
+        Ok(Read::Entry(Entry { ordinal, prev_end, end, items, in_progress, payload: Bytes::from(payload) }))
     }
 
     /// Puts an entry that begins a transaction into the index if the last row is far enough away.
@@ -182,7 +222,7 @@ impl Segment {
     pub(super) fn seek(&self, before: impl Fn(u64, Lsn) -> bool) -> (u64, u64, Lsn) {
         let index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         let rows = index.partition_point(|row| before(row.ordinal, row.prev_end));
-        let start = (SEGMENT_HEADER_LEN as u64, self.first_ordinal, self.base);
+        let start = (self.header_len, self.first_ordinal, self.base);
         rows.checked_sub(1).and_then(|i| index.get(i)).map_or(start, |row| (row.offset, row.ordinal, row.prev_end))
     }
 }

@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex};
 use pg_types::Lsn;
 
 use super::entry::{Entry, EntryBuffer, PAYLOAD_LEN_MAX};
-use super::segment::{SEGMENT_HEADER_LEN, Segment};
+use super::open::{Mark, OpenTransactions};
+use super::segment::Segment;
 use super::{LogConfig, LogError, OutputLog, REBUILD_REMEDY, Shared};
 use crate::durable_file::sync_dir;
 
@@ -31,6 +32,10 @@ pub struct LogWriter {
     pending: Vec<Entry>,
     /// Where those begin: the offset to go back to when they are given up.
     pending_offset: u64,
+    /// Transactions that the log holds a part of, up to `end`.
+    open: OpenTransactions,
+    /// Marks of `pending`.
+    pending_marks: Vec<Mark>,
     /// The cluster whose output this is.
     system_id: u64,
 }
@@ -71,11 +76,17 @@ impl LogWriter {
         if self.pending.is_empty() && self.offset >= self.log.config.segment_bytes {
             self.rotate()?;
         }
+        let marks = buffer.marks();
         let entry = self.write(buffer, end, items)?;
+        for mark in self.pending_marks.drain(..).chain(marks) {
+            self.open.apply(mark, self.end);
+        }
         self.end = end;
         let fragments = std::mem::take(&mut self.pending);
         self.pending_offset = self.offset;
-        self.log.lock().publish(fragments.into_iter().chain([entry]), self.log.config.memory_bytes);
+        let mut shared = self.log.lock();
+        shared.open_start = self.open.start();
+        shared.publish(fragments.into_iter().chain([entry]), self.log.config.memory_bytes);
         Ok(())
     }
 
@@ -88,7 +99,9 @@ impl LogWriter {
         if self.pending.is_empty() && self.offset >= self.log.config.segment_bytes {
             self.rotate()?;
         }
+        let marks = buffer.marks();
         let entry = self.write(buffer, self.end, 0)?;
+        self.pending_marks.extend(marks);
         self.pending.push(entry);
         Ok(())
     }
@@ -97,6 +110,7 @@ impl LogWriter {
     pub fn discard_fragments(&mut self) {
         self.next_ordinal -= self.pending.len() as u64;
         self.pending.clear();
+        self.pending_marks.clear();
         self.log.lock().bytes -= self.offset - self.pending_offset;
         self.offset = self.pending_offset;
         // Best effort: recovery cuts debris off as well.
@@ -107,6 +121,12 @@ impl LogWriter {
     #[must_use]
     pub fn end(&self) -> Lsn {
         self.end
+    }
+
+    /// Transactions that the log holds a part of.
+    #[must_use]
+    pub fn open_transactions(&self) -> &OpenTransactions {
+        &self.open
     }
 
     /// What to flush so that everything appended so far is durable.
@@ -140,8 +160,8 @@ impl LogWriter {
     fn rotate(&mut self) -> Result<(), LogError> {
         self.sync_point().sync()?;
         let dir = &self.log.config.dir;
-        self.segment = create_segment(dir, self.system_id, self.next_ordinal, self.end)?;
-        self.offset = SEGMENT_HEADER_LEN as u64;
+        self.segment = create_segment(dir, self.system_id, self.next_ordinal, self.end, self.open.clone())?;
+        self.offset = self.segment.header_len;
         self.pending_offset = self.offset;
         let mut shared = self.log.lock();
         shared.bytes += self.offset;
@@ -165,7 +185,7 @@ pub(super) fn open(
         // A log is begun before the first checkpoint is written.
         (None, Some(synced)) => return Err(LogError::Gone { dir, synced, remedy: REBUILD_REMEDY }),
         (None, None) => {
-            let first = create_segment(&dir, system_id, 0, begin)?;
+            let first = create_segment(&dir, system_id, 0, begin, OpenTransactions::default())?;
             segments.push_back(Arc::clone(&first));
             first
         }
@@ -183,8 +203,8 @@ pub(super) fn open(
         cut.map_err(|e| io_at("cut", &last.path, e))?;
     }
     let bytes = segments.iter().map(|s| s.file.metadata().map_or(0, |m| m.len())).sum();
-    let (visible, end) = (scan.next_ordinal, scan.end);
-    let shared = Shared { segments, recent: VecDeque::new(), recent_bytes: 0, visible, end, bytes };
+    let (visible, end, open_start) = (scan.next_ordinal, scan.end, scan.open.start());
+    let shared = Shared { segments, recent: VecDeque::new(), recent_bytes: 0, visible, end, open_start, bytes };
     let log = Arc::new(OutputLog { config, shared: Mutex::new(shared) });
     let writer = LogWriter {
         log: Arc::clone(&log),
@@ -194,6 +214,8 @@ pub(super) fn open(
         end,
         pending: Vec::new(),
         pending_offset: scan.good_len,
+        open: scan.open,
+        pending_marks: Vec::new(),
         system_id,
     };
     Ok((writer, log))
@@ -214,7 +236,7 @@ fn open_segments(dir: &Path, system_id: u64, begun: bool) -> Result<VecDeque<Arc
     for (i, path) in paths.iter().enumerate() {
         match Segment::open(path, system_id)? {
             Some(segment) => segments.push_back(Arc::new(segment)),
-            None if i + 1 == paths.len() && (!begun || file_len(path)? <= SEGMENT_HEADER_LEN as u64) => {
+            None if i + 1 == paths.len() && (!begun || file_len(path)? <= header_len(path)?) => {
                 tracing::warn!("removed {}, whose header is torn: it was being made at a crash", path.display());
                 fs::remove_file(path).map_err(|e| io_at("remove", path, e))?;
             }
@@ -232,10 +254,21 @@ fn file_len(path: &Path) -> Result<u64, LogError> {
     fs::metadata(path).map(|found| found.len()).map_err(|e| io_at("look at", path, e))
 }
 
+/// Bytes of its header, as far as the file tells.
+fn header_len(path: &Path) -> Result<u64, LogError> {
+    Segment::header_len_of(path).map_err(|e| io_at("read", path, e))
+}
+
 /// Makes a segment that survives a crash.
-fn create_segment(dir: &Path, system_id: u64, first_ordinal: u64, base: Lsn) -> Result<Arc<Segment>, LogError> {
+fn create_segment(
+    dir: &Path,
+    system_id: u64,
+    first_ordinal: u64,
+    base: Lsn,
+    open: OpenTransactions,
+) -> Result<Arc<Segment>, LogError> {
     let create = || -> io::Result<Segment> {
-        let segment = Segment::create(dir, system_id, first_ordinal, base)?;
+        let segment = Segment::create(dir, system_id, first_ordinal, base, open)?;
         segment.file.sync_all()?;
         sync_dir(dir)?;
         Ok(segment)

@@ -10,13 +10,37 @@ use prost::DecodeError;
 use walstorm_proto::EventBatch;
 use walstorm_proto::decoder::v1::{Event, Relation, event::Kind};
 
+/// Relations that a subscriber wants, as `schema.name` or locator; all if none are named.
+#[derive(Debug)]
+pub(crate) struct Wanted(HashSet<String>);
+
+impl Wanted {
+    /// These, or all.
+    pub(crate) fn new(relations: Vec<String>) -> Self {
+        Self(relations.into_iter().collect())
+    }
+
+    /// Whether all are.
+    pub(crate) fn is_all(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether a relation is.
+    pub(crate) fn wants(&self, relation: &Relation) -> bool {
+        let locator = relation.locator.unwrap_or_default();
+        let file = || format!("{}/{}/{}", locator.tablespace_oid, locator.database_oid, locator.file_number);
+        let named = || !relation.name.is_empty() && self.0.contains(&format!("{}.{}", relation.schema, relation.name));
+        self.is_all() || named() || self.0.contains(&file())
+    }
+}
+
 /// The wishes of one subscriber, and where its stream is.
 #[derive(Debug)]
-pub(super) struct Filter {
+pub(crate) struct Filter {
     /// Transactions that end at or before it are the subscriber's already.
     start: Lsn,
-    /// Relations wanted, as `schema.name` or locator; all if empty.
-    relations: HashSet<String>,
+    /// Relations wanted.
+    relations: Wanted,
     /// Commits only.
     commits_only: bool,
     /// Numbers in the batch at hand, and whether they are wanted.
@@ -40,18 +64,27 @@ enum Place {
 
 impl Filter {
     /// A filter for a stream that begins after `start`.
-    pub(super) fn new(start: Lsn, relations: Vec<String>, commits_only: bool) -> Self {
-        let relations = relations.into_iter().collect();
+    pub(crate) fn new(start: Lsn, relations: Wanted, commits_only: bool) -> Self {
         Self { start, relations, commits_only, wanted: HashMap::new(), place: Place::Between }
     }
 
     /// Whether an entry that begins after `prev_end` goes out as it is stored.
-    pub(super) fn passes_whole(&self, prev_end: Lsn) -> bool {
-        self.relations.is_empty() && !self.commits_only && prev_end >= self.start && self.place == Place::Between
+    pub(crate) fn passes_whole(&self, prev_end: Lsn) -> bool {
+        self.relations.is_all() && !self.commits_only && prev_end >= self.start && self.place == Place::Between
+    }
+
+    /// Whether a transaction is the subscriber's already.
+    pub(crate) fn has(&self, commit_lsn: Lsn) -> bool {
+        commit_lsn < self.start
+    }
+
+    /// Whether commits are wanted whatever they did, and nothing else.
+    pub(crate) fn wants_all_commits_only(&self) -> bool {
+        self.commits_only && self.relations.is_all()
     }
 
     /// What is left of a batch; `None` if nothing is.
-    pub(super) fn apply(&mut self, batch: &EventBatch) -> Result<Option<EventBatch>, DecodeError> {
+    pub(crate) fn apply(&mut self, batch: &EventBatch) -> Result<Option<EventBatch>, DecodeError> {
         self.wanted.clear();
         let mut left = EventBatch::default();
         let mut any = false;
@@ -65,7 +98,7 @@ impl Filter {
     fn event(&mut self, event: Event, left: &mut EventBatch) -> bool {
         let wanted = match &event.kind {
             Some(Kind::Relation(relation)) => {
-                let wanted = self.wants(relation);
+                let wanted = self.relations.wants(relation);
                 self.wanted.insert(relation.relation_id, wanted);
                 if wanted && !self.commits_only {
                     left.push(&event);
@@ -75,7 +108,7 @@ impl Filter {
             Some(Kind::Begin(begin)) => {
                 let passed = begin.commit_lsn < self.start.0;
                 self.place = if passed { Place::Passed } else { Place::Held(Box::new(event)) };
-                return self.relations.is_empty() && self.send_begin(left);
+                return self.relations.is_all() && self.send_begin(left);
             }
             Some(Kind::Commit(_)) => {
                 let sent = matches!(self.place, Place::Sent);
@@ -86,7 +119,7 @@ impl Filter {
                 return sent;
             }
             Some(Kind::Message(message)) if !message.transactional => {
-                let wanted = message.end_lsn > self.start.0 && self.relations.is_empty() && !self.commits_only;
+                let wanted = message.end_lsn > self.start.0 && self.relations.is_all() && !self.commits_only;
                 if wanted {
                     left.push(&event);
                 }
@@ -94,8 +127,9 @@ impl Filter {
             }
             Some(Kind::Change(change)) => self.is_wanted(change.relation_id),
             Some(Kind::Truncate(truncate)) => truncate.relation_ids.iter().any(|number| self.is_wanted(*number)),
-            Some(Kind::Message(_)) => self.relations.is_empty(),
-            None => false,
+            Some(Kind::Message(_)) => self.relations.is_all(),
+            // Who wants whole transactions gets them put together before.
+            _ => false,
         };
         if !wanted {
             return false;
@@ -127,14 +161,6 @@ impl Filter {
     fn is_wanted(&self, number: u32) -> bool {
         self.wanted.get(&number).copied().unwrap_or(false)
     }
-
-    /// Whether a relation is wanted.
-    fn wants(&self, relation: &Relation) -> bool {
-        let locator = relation.locator.unwrap_or_default();
-        let file = || format!("{}/{}/{}", locator.tablespace_oid, locator.database_oid, locator.file_number);
-        let named = || !relation.name.is_empty() && self.relations.contains(&format!("{}.{}", relation.schema, relation.name));
-        self.relations.is_empty() || named() || self.relations.contains(&file())
-    }
 }
 
 #[cfg(test)]
@@ -155,7 +181,7 @@ mod tests {
     }
 
     fn begin(xid: u32, commit_lsn: u64) -> Event {
-        event(Kind::Begin(Begin { xid, first_lsn: 1, commit_lsn }))
+        event(Kind::Begin(Begin { xid, first_lsn: 1, commit_lsn, ..Begin::default() }))
     }
 
     fn change(number: u32) -> Event {
@@ -194,32 +220,32 @@ mod tests {
 
     #[test]
     fn without_wishes_everything_is_left() {
-        assert_eq!(left(Filter::new(Lsn(1), vec![], false)), batches());
-        assert!(Filter::new(Lsn(100), vec![], false).passes_whole(Lsn(100)));
-        assert!(!Filter::new(Lsn(101), vec![], false).passes_whole(Lsn(100)));
+        assert_eq!(left(Filter::new(Lsn(1), Wanted::new(vec![]), false)), batches());
+        assert!(Filter::new(Lsn(100), Wanted::new(vec![]), false).passes_whole(Lsn(100)));
+        assert!(!Filter::new(Lsn(101), Wanted::new(vec![]), false).passes_whole(Lsn(100)));
     }
 
     #[test]
     fn what_the_subscriber_has_is_left_out() {
         let [first, second, third] = batches();
         let expected = vec![vec![first[0].clone(), first[4].clone()], second.clone(), third.clone()];
-        assert_eq!(left(Filter::new(Lsn(110), vec![], false)), expected);
-        assert_eq!(left(Filter::new(Lsn(120), vec![], false)), [vec![], second, third]);
-        assert_eq!(left(Filter::new(Lsn(210), vec![], false)), [vec![], vec![], Vec::<Event>::new()]);
+        assert_eq!(left(Filter::new(Lsn(110), Wanted::new(vec![]), false)), expected);
+        assert_eq!(left(Filter::new(Lsn(120), Wanted::new(vec![]), false)), [vec![], second, third]);
+        assert_eq!(left(Filter::new(Lsn(210), Wanted::new(vec![]), false)), [vec![], vec![], Vec::<Event>::new()]);
     }
 
     #[test]
     fn only_transactions_with_a_wanted_relation_are_left() {
         let [first, second, third] = batches();
-        let b = left(Filter::new(Lsn(1), vec!["public.b".to_owned()], false));
+        let b = left(Filter::new(Lsn(1), Wanted::new(vec!["public.b".to_owned()]), false));
         assert_eq!(b, [vec![], second.clone(), vec![third[3].clone()]]);
         for a in ["public.a", "1663/5/2"] {
-            let found = left(Filter::new(Lsn(1), vec![a.to_owned()], false));
+            let found = left(Filter::new(Lsn(1), Wanted::new(vec![a.to_owned()]), false));
             let late = vec![third[0].clone(), second[1].clone(), third[2].clone(), third[3].clone()];
             assert_eq!(found[1..], [vec![], late], "{a}: its begin comes with its first wanted event");
             assert_eq!(found[0].len(), if a == "public.a" { 4 } else { 0 });
         }
-        let none = left(Filter::new(Lsn(1), vec!["public.c".to_owned()], false));
+        let none = left(Filter::new(Lsn(1), Wanted::new(vec!["public.c".to_owned()]), false));
         assert_eq!(none, [vec![], vec![], Vec::<Event>::new()]);
         drop(first);
     }
@@ -227,6 +253,9 @@ mod tests {
     #[test]
     fn commits_alone() {
         let [first, _, third] = batches();
-        assert_eq!(left(Filter::new(Lsn(1), vec![], true)), [vec![first[3].clone()], vec![], vec![third[3].clone()]]);
+        assert_eq!(
+            left(Filter::new(Lsn(1), Wanted::new(vec![]), true)),
+            [vec![first[3].clone()], vec![], vec![third[3].clone()]]
+        );
     }
 }

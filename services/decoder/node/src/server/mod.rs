@@ -1,8 +1,10 @@
 //! The gRPC server: `DecoderService`.
 
 mod analysis;
+pub(crate) mod assemble;
 pub(crate) mod convert;
-mod filter;
+pub(crate) mod filter;
+pub(crate) mod in_progress;
 mod status;
 mod subscribe;
 
@@ -51,6 +53,8 @@ pub(crate) struct Serving {
     pub(crate) timeline: u32,
     /// Its version.
     pub(crate) version: PgVersion,
+    /// Something may be given out before its commit.
+    pub(crate) in_progress: bool,
 }
 
 impl Serving {

@@ -74,6 +74,12 @@ pub(super) fn ahead(requested: Lsn, end: Lsn) -> Status {
         .into_status()
 }
 
+/// The decoder gives nothing out before the commit.
+pub(super) fn not_in_progress() -> Status {
+    let must = "must be DELIVERY_ON_COMMIT: this decoder has neither `streaming` nor `two_phase`, or its WAL cannot tell";
+    failure(Reason::NotInProgress, format!("start.delivery {must}")).field("start.delivery", must).into_status()
+}
+
 /// A feedback cannot be true.
 pub(super) fn feedback(error: &FeedbackError) -> Status {
     let (ack, sent) = match error {

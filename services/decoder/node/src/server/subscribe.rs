@@ -27,12 +27,18 @@ use walstorm_proto::decoder::v1::subscribe_request::Kind as RequestKind;
 use walstorm_proto::decoder::v1::subscribe_response::Kind as ResponseKind;
 use walstorm_proto::wal::v1 as wal;
 
-use super::filter::Filter;
+use super::assemble::{Piece, Splitter};
+use super::filter::{Filter, Wanted};
+use super::in_progress::InProgress;
 use super::{Serving, Shared, convert, internal, status};
-use crate::output_log::{Cursor, Entry, LogError, Recent};
+use crate::output_log::{Cursor, Entry, LogError};
 use crate::state::OutputProgress;
 use crate::subscriber::{Due, Subscriber, SubscriberSettings};
-use crate::subscriptions::Session;
+use crate::subscriptions::{Opened, Session};
+
+mod reading;
+
+use reading::{Back, begin_in_progress};
 
 /// How long a client may take to send `start`.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -138,7 +144,16 @@ impl Drop for Registered {
 }
 
 /// Entries read from files, and the cursor behind them.
-type Reading = JoinHandle<(Cursor, Result<Vec<Entry>, LogError>)>;
+type Reading = JoinHandle<Result<(Cursor, Vec<Entry>), LogError>>;
+
+/// When transactions go out.
+#[derive(Debug)]
+enum Delivery {
+    /// Whole, at their commit.
+    OnCommit(Splitter, Filter),
+    /// As the log has them.
+    InProgress(Box<InProgress>),
+}
 
 /// A started stream.
 #[derive(Debug)]
@@ -149,14 +164,20 @@ struct Stream<'a> {
     registered: Registered,
     /// Positions, credit, deadlines.
     subscriber: Subscriber,
-    /// What the client does not want.
-    filter: Filter,
+    /// What the client wants, and when.
+    delivery: Delivery,
     /// The next entry to be read; absent while a task reads.
     cursor: Option<Cursor>,
     /// That task.
     reading: Option<Reading>,
     /// Entries that were read.
     queue: VecDeque<Entry>,
+    /// Parts of the entry at hand, with whether the client wants all of it.
+    pieces: VecDeque<(Piece, bool)>,
+    /// Transactions with parts before it are left out: the stream begins here because nothing before is kept.
+    whole_from: Lsn,
+    /// The transaction that is read back, with the same.
+    back: Option<(Back, bool)>,
     /// The batch that goes out next, and where everything has ended with it, unless it is a part of a transaction.
     next: Option<(EventBatch, Option<Lsn>)>,
     /// Where the output is.
@@ -178,13 +199,14 @@ impl<'a> Stream<'a> {
     async fn open(
         shared: &'a Shared,
         serving: Arc<Serving>,
-        start: pb::SubscribeStart,
+        mut start: pb::SubscribeStart,
     ) -> Result<(Self, pb::SubscribeStarted), Status> {
         let settings = settings(&start)?;
-        let (registered, confirmed) = register(shared, &serving, &start)?;
+        let (registered, opened) = register(shared, &serving, &start)?;
         let oldest = serving.log.oldest();
         let asked = (start.from_lsn != 0).then_some(Lsn(start.from_lsn));
-        let position = asked.or(confirmed).unwrap_or(oldest);
+        let position = asked.or(opened.confirmed).unwrap_or(oldest);
+        let is_new = asked.is_none() && opened.is_new;
         let (known, connected) = {
             let state = shared.state.borrow();
             (state.wal_end_lsn.max(state.decoded_lsn).max(serving.log.end()), state.connected)
@@ -192,10 +214,20 @@ impl<'a> Stream<'a> {
         if position > known && connected {
             return Err(status::ahead(position, known));
         }
-        let log = Arc::clone(&serving.log);
-        let cursor = tokio::task::spawn_blocking(move || log.seek(position)).await.map_err(|e| internal(&e))?;
-        let cursor = cursor.map_err(|error| status::log(&error))?;
-        serving.subscriptions().confirm(registered.session, position);
+        let in_progress = is_in_progress(&serving, &start)?;
+        let (log, wanted) = (Arc::clone(&serving.log), Wanted::new(std::mem::take(&mut start.relations)));
+        let commits_only = start.commits_only;
+        let found = tokio::task::spawn_blocking(move || match in_progress {
+            false => {
+                Ok((log.seek(position)?, Delivery::OnCommit(Splitter::default(), Filter::new(position, wanted, commits_only))))
+            }
+            true => begin_in_progress(&log, position, is_new, wanted),
+        });
+        let (cursor, delivery) = found.await.map_err(|e| internal(&e))?.map_err(|error| status::log(&error))?;
+        match is_new {
+            true => serving.subscriptions().begin(registered.session, position),
+            false => drop(serving.subscriptions().confirm(registered.session, position)),
+        }
         let started = pb::SubscribeStarted {
             system_id: serving.system_id,
             timeline: serving.timeline,
@@ -208,10 +240,13 @@ impl<'a> Stream<'a> {
             shared,
             registered,
             subscriber: Subscriber::new(settings, position),
-            filter: Filter::new(position, start.relations, start.commits_only),
+            delivery,
             cursor: Some(cursor),
             reading: None,
             queue: VecDeque::new(),
+            pieces: VecDeque::new(),
+            whole_from: if is_new { position } else { Lsn::INVALID },
+            back: None,
             next: None,
             output: shared.output.clone(),
             started: Instant::now(),
@@ -278,69 +313,6 @@ impl<'a> Stream<'a> {
     fn check_halt(&self) -> Result<(), Status> {
         let state = self.shared.state.borrow();
         state.spill_limit.map_or(Ok(()), |bytes_max| Err(status::spill_limit(&state.last_error, bytes_max)))
-    }
-
-    /// Makes the next batch ready if there is one. True if everything that can be read was.
-    fn prepare(&mut self) -> Result<bool, Status> {
-        while self.next.is_none() {
-            if let Some(entry) = self.queue.pop_front() {
-                self.take(entry)?;
-                continue;
-            }
-            if self.reading.is_some() || self.draining || self.half_closed && !self.subscriber.may_send() {
-                return Ok(false);
-            }
-            let Some(mut cursor) = self.cursor.take() else { return Ok(false) };
-            let progress = *self.output.borrow_and_update();
-            let log = &self.registered.serving.log;
-            match log.recent(&mut cursor, READ_BYTES) {
-                Recent::Entries(entries) if entries.is_empty() => {
-                    // What `progress` promises was readable before it was promised, so nothing up to there is left out.
-                    if cursor.position() >= progress.end {
-                        self.subscriber.on_passed(progress.decoded);
-                    }
-                    self.cursor = Some(cursor);
-                    return Ok(true);
-                }
-                Recent::Entries(entries) => {
-                    self.queue.extend(entries);
-                    self.cursor = Some(cursor);
-                }
-                Recent::OnDisk => {
-                    let log = Arc::clone(log);
-                    self.reading = Some(tokio::task::spawn_blocking(move || {
-                        let read = log.read(&mut cursor, READ_BYTES);
-                        (cursor, read)
-                    }));
-                    return Ok(false);
-                }
-            }
-        }
-        Ok(false)
-    }
-
-    /// Makes a batch of an entry, or passes it over.
-    fn take(&mut self, entry: Entry) -> Result<(), Status> {
-        let end = (!entry.is_fragment()).then_some(entry.end);
-        let stored = EventBatch::from_encoded(entry.payload);
-        if self.filter.passes_whole(entry.prev_end) {
-            self.next = Some((stored, end));
-            return Ok(());
-        }
-        let left = self.filter.apply(&stored).map_err(|error| internal(&error))?;
-        match (left, end) {
-            (Some(batch), end) => self.next = Some((batch, end)),
-            (None, Some(end)) => self.subscriber.on_passed(end),
-            (None, None) => {}
-        }
-        Ok(())
-    }
-
-    /// Takes what was read from files.
-    fn on_read(&mut self, (cursor, read): (Cursor, Result<Vec<Entry>, LogError>)) -> Result<(), Status> {
-        self.queue.extend(read.map_err(|error| status::log(&error))?);
-        self.cursor = Some(cursor);
-        Ok(())
     }
 
     /// Whether a heartbeat goes out now, and whether it asks for a reply.
@@ -411,7 +383,7 @@ impl<'a> Stream<'a> {
 }
 
 /// Registers a stream, and ends the one of the same client that it replaces.
-fn register(shared: &Shared, serving: &Arc<Serving>, start: &pb::SubscribeStart) -> Result<(Registered, Option<Lsn>), Status> {
+fn register(shared: &Shared, serving: &Arc<Serving>, start: &pb::SubscribeStart) -> Result<(Registered, Opened), Status> {
     let now = shared.clock.now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let opened = serving.subscriptions().open(&start.subscription, &start.client_id, now.as_millis() as u64);
     let opened = opened.map_err(|error| status::open(&error))?;
@@ -423,11 +395,24 @@ fn register(shared: &Shared, serving: &Arc<Serving>, start: &pb::SubscribeStart)
     let taken_over = CancellationToken::new();
     serving.takeovers().insert(opened.session, taken_over.clone());
     let (serving, name) = (Arc::clone(serving), start.subscription.clone());
-    Ok((Registered { serving, session: opened.session, name, taken_over }, opened.confirmed))
+    Ok((Registered { serving, session: opened.session, name, taken_over }, opened))
+}
+
+/// Whether a client wants transactions in progress, and can have them.
+fn is_in_progress(serving: &Serving, start: &pb::SubscribeStart) -> Result<bool, Status> {
+    match pb::Delivery::try_from(start.delivery) {
+        Ok(pb::Delivery::Unspecified | pb::Delivery::OnCommit) => Ok(false),
+        Ok(pb::Delivery::InProgress) if start.commits_only => {
+            Err(invalid_field("start.commits_only", "must not be set with DELIVERY_IN_PROGRESS").into())
+        }
+        Ok(pb::Delivery::InProgress) if serving.in_progress => Ok(true),
+        Ok(pb::Delivery::InProgress) => Err(status::not_in_progress()),
+        Err(_) => Err(invalid_field("start.delivery", "must be DELIVERY_ON_COMMIT or DELIVERY_IN_PROGRESS").into()),
+    }
 }
 
 /// Waits for the reading task.
-async fn join(reading: &mut Option<Reading>) -> Result<(Cursor, Result<Vec<Entry>, LogError>), Status> {
+async fn join(reading: &mut Option<Reading>) -> Result<Result<(Cursor, Vec<Entry>), LogError>, Status> {
     let Some(task) = reading else { return std::future::pending().await };
     let joined = task.await;
     *reading = None;

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use pg_types::Timestamp;
+use pg_types::{Oid, RelFileLocator, Timestamp};
 use proptest::prelude::*;
 use service_kit::SystemClock;
 use service_kit::telemetry::Tracer;
+use walstorm_proto::EventBatch;
 
 use super::*;
 
@@ -31,14 +32,18 @@ fn relation(i: u32) -> Relation {
 }
 
 fn sink(resume_at: Lsn) -> EventSink {
-    EventSink::new(resume_at, TransactionSpans::new(Tracer::off(), Arc::new(SystemClock::new()), "indexed"))
+    EventSink::new(
+        resume_at,
+        OpenTransactions::default(),
+        TransactionSpans::new(Tracer::off(), Arc::new(SystemClock::new()), "indexed"),
+    )
 }
 
 /// Gives out one transaction that ends at `end`; returns what it did.
 fn give_out(sink: &mut EventSink, xid: u32, end: u64, steps: &[Step]) -> Done {
     let mut did = Vec::new();
     let mut lsn = Lsn(end - 1_000_000);
-    sink.record_end = Lsn(end);
+    sink.begin_record(Lsn(end - 40), Lsn(end), false);
     sink.begin(Xid(xid), lsn, Lsn(end - 40));
     for step in steps {
         match step {
@@ -63,6 +68,7 @@ fn give_out(sink: &mut EventSink, xid: u32, end: u64, steps: &[Step]) -> Done {
         }
     }
     sink.commit(&DecodedTransaction { xid: Xid(xid), commit_lsn: Lsn(end - 40), end_lsn: Lsn(end), ..Default::default() });
+    sink.end_record();
     // Runs of one relation are one.
     let mut joined: Vec<(String, usize)> = Vec::new();
     for (name, n) in did {
@@ -105,6 +111,7 @@ fn read(entries: Vec<Finished>) -> Vec<Done> {
                     done.2 = c.end_lsn;
                     found.push(done);
                 }
+                other => panic!("{other:?}"),
             }
         }
         assert_eq!(found.len() - before, items as usize);
@@ -169,15 +176,17 @@ fn i2_what_the_log_has_is_not_given_out_again() {
     give_out(&mut sink, 700, 10_000_000, &[Step::Change(0, 5), Step::Truncate(0, 3), Step::Message(9)]);
     give_out(&mut sink, 701, 20_000_000, &[Step::Change(0, 1)]);
     let outside = LogicalMessageRecord { transactional: false, ..Default::default() };
-    sink.record_end = Lsn(20_000_000);
+    sink.begin_record(Lsn(19_999_000), Lsn(20_000_000), false);
     sink.message(Lsn(19_999_000), Xid::INVALID, &outside);
+    sink.end_record();
     sink.finish();
     assert!(!sink.has_finished());
     let new = give_out(&mut sink, 702, 21_000_000, &[Step::Change(0, 1)]);
     sink.finish();
     assert_eq!(read(sink.take_finished()), [new]);
-    sink.record_end = Lsn(22_000_000);
+    sink.begin_record(Lsn(21_999_000), Lsn(22_000_000), false);
     sink.message(Lsn(21_999_000), Xid::INVALID, &outside);
+    sink.end_record();
     sink.finish();
     let [Finished { end, items: 1, .. }] = &sink.take_finished()[..] else { panic!("one message") };
     assert_eq!(*end, Some(Lsn(22_000_000)));

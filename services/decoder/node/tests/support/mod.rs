@@ -3,7 +3,7 @@
 
 #![allow(dead_code, clippy::unwrap_used, reason = "every test file uses its part; a panic here is a test's report")]
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -123,10 +123,21 @@ pub(crate) fn expected(wal: &Path) -> (Vec<Item>, Lsn) {
 
 /// A primary in this process that serves `wal`, with slots in `data`, on `addr` (port 0: any).
 pub(crate) async fn primary(wal: &Path, data: &Path, addr: SocketAddr) -> PrimaryNode {
+    primary_with(wal, data, addr, |_| ()).await
+}
+
+/// The same with other settings.
+pub(crate) async fn primary_with(
+    wal: &Path,
+    data: &Path,
+    addr: SocketAddr,
+    change: impl FnOnce(&mut PrimaryConfig),
+) -> PrimaryNode {
     let mut config = PrimaryConfig { data_dir: data.to_owned(), ..PrimaryConfig::default() };
     config.source.wal_dir = Some(wal.to_owned());
     config.server.listen = addr.to_string();
     config.server.grace = Duration::from_millis(300);
+    change(&mut config);
     PrimaryNode::start(config).await.unwrap()
 }
 
@@ -167,6 +178,16 @@ pub(crate) struct Subscription {
     pub(crate) items: Vec<Item>,
     /// The transaction that is being read.
     open: Vec<String>,
+    /// The block that is being read.
+    block: Option<u32>,
+    /// Transactions in progress: who did what, in blocks so far.
+    streamed: BTreeMap<u32, Vec<(u32, String)>>,
+    /// What is prepared: what it did, with its sums.
+    prepared: BTreeMap<u32, (Vec<String>, Box<pb::Commit>)>,
+    /// Blocks that were read.
+    pub(crate) blocks: usize,
+    /// Ends of parts, in words.
+    pub(crate) ends: Vec<String>,
     /// Everything up to here was read.
     pub(crate) position: Lsn,
 }
@@ -179,7 +200,18 @@ impl Subscription {
         requests.send(first).await.unwrap();
         let mut client = DecoderServiceClient::new(channel).max_decoding_message_size(4 << 20);
         let responses = client.subscribe(ReceiverStream::new(receiver)).await.unwrap().into_inner();
-        Self { requests: Some(requests), responses, items: Vec::new(), open: Vec::new(), position: Lsn::INVALID }
+        Self {
+            requests: Some(requests),
+            responses,
+            items: Vec::new(),
+            open: Vec::new(),
+            block: None,
+            streamed: BTreeMap::new(),
+            prepared: BTreeMap::new(),
+            blocks: 0,
+            ends: Vec::new(),
+            position: Lsn::INVALID,
+        }
     }
 
     /// Opens one as soon as the decoder is ready for it; gives it with what it says first.
@@ -193,6 +225,11 @@ impl Subscription {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// Goes on for a subscription whose stream is lost: what is prepared is kept, blocks are not.
+    pub(crate) fn go_on_for(&mut self, before: Self) {
+        (self.prepared, self.position) = (before.prepared, before.position);
     }
 
     /// The next response.
@@ -246,27 +283,108 @@ impl Subscription {
                     let columns = c.columns.unwrap();
                     for ((kind, offset), rows) in columns.kinds.iter().zip(columns.lsn_offsets).zip(columns.row_counts) {
                         let lsn = Lsn(c.lsn + u64::from(offset));
-                        self.open.push(change(&names[&c.relation_id], lsn, *kind, rows));
+                        self.part(c.xid, change(&names[&c.relation_id], lsn, *kind, rows));
                     }
                 }
                 event::Kind::Truncate(t) => {
                     let names: Vec<_> = t.relation_ids.iter().map(|id| names[id].clone()).collect();
-                    self.open.push(format!("truncate {} {names:?} {} {}", Lsn(t.lsn), t.cascade, t.restart_identity));
+                    self.part(t.xid, format!("truncate {} {names:?} {} {}", Lsn(t.lsn), t.cascade, t.restart_identity));
                 }
                 event::Kind::Message(m) => {
                     let what = format!("message {} {:?} {:?}", Lsn(m.lsn), m.prefix.to_vec(), m.content.to_vec());
                     match m.transactional {
-                        true => self.open.push(what),
+                        true => self.part(m.xid, what),
                         false => self.end_item(Lsn(m.end_lsn), vec![what]),
                     }
                 }
                 event::Kind::Commit(c) => {
-                    let mut open = std::mem::take(&mut self.open);
-                    open.push(format!("commit {} {} {} {:?}", c.xid, Lsn(c.commit_lsn), Lsn(c.end_lsn), c.subxids));
-                    self.end_item(Lsn(c.end_lsn), open);
+                    let open = std::mem::take(&mut self.open);
+                    self.committed(open, &c);
                 }
+                other => self.take_part(other),
             }
         }
+    }
+
+    /// Something that a transaction did; `xid` is told in blocks.
+    fn part(&mut self, xid: u32, what: String) {
+        match self.block {
+            Some(top) => self.streamed.get_mut(&top).unwrap().push((xid, what)),
+            None => self.open.push(what),
+        }
+    }
+
+    /// A transaction that did this has committed.
+    fn committed(&mut self, mut open: Vec<String>, c: &pb::Commit) {
+        open.push(format!("commit {} {} {} {:?}", c.xid, Lsn(c.commit_lsn), Lsn(c.end_lsn), c.subxids));
+        self.end_item(Lsn(c.end_lsn), open);
+    }
+
+    /// What blocks held of a transaction that commits or is prepared, as if it had come whole.
+    fn put_together(&mut self, xid: u32, first_lsn: u64, commit_lsn: u64) -> Vec<String> {
+        let begin = format!("begin {xid} {} {}", Lsn(first_lsn), Lsn(commit_lsn));
+        let parts = self.streamed.remove(&xid).unwrap();
+        std::iter::once(begin).chain(parts.into_iter().map(|(_, what)| what)).collect()
+    }
+
+    /// Takes an event of a transaction that is given out before its commit.
+    fn take_part(&mut self, kind: event::Kind) {
+        match kind {
+            event::Kind::StreamStart(s) => {
+                assert!(self.block.is_none() && self.open.is_empty(), "blocks do not come within each other");
+                match s.first {
+                    true => drop(self.streamed.insert(s.xid, Vec::new())),
+                    false => assert!(self.streamed.contains_key(&s.xid), "the first block comes first"),
+                }
+                self.block = Some(s.xid);
+                self.blocks += 1;
+            }
+            event::Kind::StreamStop(s) => {
+                assert_eq!(self.block.take(), Some(s.xid));
+                self.reached(s.end_lsn);
+            }
+            event::Kind::StreamAbort(a) => {
+                match a.xid == a.subxid {
+                    true => drop(self.streamed.remove(&a.xid).unwrap()),
+                    false => self.streamed.get_mut(&a.xid).unwrap().retain(|(xid, _)| *xid != a.subxid),
+                }
+                self.ends.push(format!("abort {}", a.subxid));
+                self.reached(a.end_lsn);
+            }
+            event::Kind::StreamCommit(s) => {
+                let commit = s.commit.unwrap();
+                let parts = self.put_together(commit.xid, s.first_lsn, commit.commit_lsn);
+                self.committed(parts, &commit);
+            }
+            event::Kind::Prepare(p) => {
+                let sums = p.transaction.unwrap();
+                let parts = match p.streamed {
+                    true => self.put_together(sums.xid, p.first_lsn, sums.commit_lsn),
+                    false => std::mem::take(&mut self.open),
+                };
+                self.ends.push(format!("prepare {}", String::from_utf8_lossy(&p.gid)));
+                self.prepared.insert(sums.xid, (parts, sums));
+                self.reached(p.end_lsn);
+            }
+            event::Kind::CommitPrepared(end) => {
+                self.ends.push(format!("commit {}", end.xid));
+                let Some((mut parts, sums)) = self.prepared.remove(&end.xid) else { return self.reached(end.end_lsn) };
+                parts[0] = format!("begin {} {} {}", end.xid, Lsn(end.first_lsn), Lsn(end.commit_lsn));
+                let (commit_lsn, end_lsn) = (end.commit_lsn, end.end_lsn);
+                self.committed(parts, &pb::Commit { commit_lsn, end_lsn, ..*sums });
+            }
+            event::Kind::RollbackPrepared(end) => {
+                self.ends.push(format!("rollback {}", end.xid));
+                self.prepared.remove(&end.xid);
+                self.reached(end.end_lsn);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Everything up to here was read, unless it is 0.
+    fn reached(&mut self, end_lsn: u64) {
+        self.position = self.position.max(Lsn(end_lsn));
     }
 
     /// A transaction or message is complete.
