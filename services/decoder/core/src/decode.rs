@@ -39,7 +39,7 @@ use crate::attribution::Attribution;
 use crate::catalog::Catalog;
 use crate::footprint::Footprint;
 use crate::interrupt::Interrupt;
-use crate::invalidation::{CacheContents, CacheSizes, Caches, RegisteredCallbacks};
+use crate::invalidation::{CacheContents, CacheSizes, Caches, LookupCounts, RegisteredCallbacks};
 use crate::output::OutputSink;
 use crate::profile::Profile;
 use crate::relations::Relations;
@@ -47,6 +47,7 @@ use crate::relsync::RelsyncCounts;
 use crate::reorder_buffer::ReorderBuffer;
 use crate::reorder_buffer::memory::Memory;
 use crate::reorder_buffer::streaming::Replayer;
+use crate::reorder_buffer::tuple_cids::TupleCidCounts;
 use crate::reorder_buffer::txn::Txn;
 use crate::sampling::{CurrentFunction, Function};
 use crate::snap_build::{HistoricSnapshot, SnapBuild, SnapBuildCounts, SnapBuildState, SnapshotStore};
@@ -477,6 +478,18 @@ impl Decoder {
     #[must_use]
     pub fn relsync_counts(&self) -> RelsyncCounts {
         self.replayer.caches.relsync_counts()
+    }
+
+    /// How often decoding looked up files, relations and catalog entries, and found them.
+    #[must_use]
+    pub fn lookup_counts(&self) -> LookupCounts {
+        self.replayer.caches.lookup_counts()
+    }
+
+    /// What catalog rows of transactions that change catalogs cost.
+    #[must_use]
+    pub fn tuple_cid_counts(&self) -> TupleCidCounts {
+        self.replayer.caches.tuple_cids
     }
 
     /// Syscache callbacks called so far, by what each costs.

@@ -11,26 +11,31 @@
 //! ```
 //!
 //! Invariants: I1 each message given to [`Caches::execute`] counts as executed, whatever its database; I2 after it, nothing it
-//! names is cached ([`Caches::concerned`] is false), unless it is of another database; I3 `loads` grows with everything put in.
+//! names is cached ([`Caches::concerned`] is false), unless it is of another database, or in use and therefore built anew; I3 `loads` grows with everything put in.
 //!
 //! | message | cost |
 //! |---|---|
 //! | catcache | cache search + one bucket + callbacks |
 //! | relcache | O(1) + 3 callbacks, the map's being a scan or a chain |
 //!
-//! Differences from PostgreSQL: no catalog snapshot, relation map and open files are kept, so their messages cost the dispatch
+//! While a transaction is decoded, catalogs are read with its historic snapshot (`SetupHistoricSnapshot`); no catalog snapshot is taken, so
+//! that messages have none to drop. Sessions that take some are those of the standby.
+//!
+//! Differences from PostgreSQL: no relation map and open files are kept, so their messages cost the dispatch
 //! alone. Unknown syscache ids are refused when a record is read ([`Caches::knows`]), not here.
 
 use pg_types::sinvaladt::{Got, MAXINVALMSGS, QueueReader};
 use pg_types::{InvalidationMessage, Oid, PgVersion, QueueCounts, RelFileLocator, SharedInvalQueue, Work};
+use rustc_hash::FxHashSet;
 
 use crate::attribution::{Attribution, RelationTallies, RelationTally, share};
 use crate::interrupt::Interrupt;
 use crate::profile::{Consumer, OutputPlugin, Profile};
 use crate::relations::Relations;
-use crate::relcache::Relcache;
+use crate::relcache::{Relcache, RelcacheCounts};
 use crate::relfilenode_map::RelfilenodeMap;
 use crate::relsync::{RelationSyncCache, RelsyncCounts};
+use crate::reorder_buffer::tuple_cids::TupleCidCounts;
 use crate::sampling::{CurrentFunction, Function};
 use crate::syscache::SysCaches;
 use crate::syscache_callbacks::{CallbackCounts, SyscacheCallbacks, TooManyCallbacks, WALSENDER_CALLBACKS, fits};
@@ -67,6 +72,21 @@ pub struct RegisteredCallbacks {
     pub syscache: Option<u8>,
     /// Relcache callbacks, with that of the relfilenode map; PostgreSQL has room for 10.
     pub relcache: Option<u8>,
+}
+
+/// How often decoding looked something up, and found it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LookupCounts {
+    /// Files that the relfilenode map knew.
+    pub map_hits: u64,
+    /// Files that it did not.
+    pub map_misses: u64,
+    /// Relations, and what became of those that are in use.
+    pub relcache: RelcacheCounts,
+    /// Entries and lists that the catcaches had.
+    pub catcache_hits: u64,
+    /// Those that they had not.
+    pub catcache_misses: u64,
 }
 
 /// What the caches hold, sorted, for comparing two decoders.
@@ -109,6 +129,12 @@ pub(crate) struct Caches {
     pub(crate) work: Work,
     /// Entries put into any cache so far.
     pub(crate) loads: u64,
+    /// What was done for catalog rows of transactions that are replayed.
+    pub(crate) tuple_cids: TupleCidCounts,
+    /// Relations of which the transaction that is replayed wrote catalog rows.
+    pub(crate) own_relations: FxHashSet<Oid>,
+    /// Files looked up in the map: found, not found.
+    map_lookups: (u64, u64),
     /// The file that was opened last, its relation, and [`Caches::executed`] then: as long as nothing was executed since, the
     /// caches would say the same.
     last_opened: Option<(RelFileLocator, u32, u64)>,
@@ -138,6 +164,9 @@ impl Caches {
             queue: (profile.consumer == Consumer::Live).then(queue_of_one),
             work: Work::default(),
             loads: 0,
+            tuple_cids: TupleCidCounts::default(),
+            own_relations: FxHashSet::default(),
+            map_lookups: (0, 0),
             last_opened: None,
             marker,
         }
@@ -277,9 +306,17 @@ impl Caches {
     /// A relcache message: the entry, then the callbacks.
     fn execute_relcache(&mut self, rel: Oid) {
         let before = self.work;
-        self.relcache.invalidate(rel, &mut self.work, &self.marker);
+        let rebuild = self.relcache.invalidate(rel, &mut self.work, &self.marker);
         self.call_relcache_callbacks(rel);
         self.tally(rel, 1, before);
+        self.rebuild(rebuild);
+    }
+
+    /// Builds relations that are in use anew, in this order (`RelationRebuildRelation`).
+    fn rebuild(&mut self, rels: Vec<Oid>) {
+        for rel in rels {
+            self.build(rel, self.relcache.namespace_of(rel));
+        }
     }
 
     /// Notes what was done since `before` for a relation; `messages` is 0 for what a reset does.
@@ -308,10 +345,11 @@ impl Caches {
     pub(crate) fn reset(&mut self) {
         self.syscaches.reset(&mut self.work);
         let before = self.work;
-        self.relcache.invalidate(Oid::INVALID, &mut self.work, &self.marker);
+        let rebuild = self.relcache.invalidate(Oid::INVALID, &mut self.work, &self.marker);
         self.callbacks.call_all(&mut self.work);
         self.call_relcache_callbacks(Oid::INVALID);
         self.tally(Oid::INVALID, 0, before);
+        self.rebuild(rebuild);
         self.relsync.iter_mut().for_each(RelationSyncCache::reset);
         self.last_opened = None;
     }
@@ -341,10 +379,14 @@ impl Caches {
             && last == file
             && executed == self.executed()
         {
+            self.look_up_again(1);
             return Some(relation);
         }
         let outer = self.marker.enter(Function::RelidByRelfilenode);
-        let (oid, relation) = self.map.get(file).unwrap_or_else(|| {
+        let known = self.map.get(file);
+        self.map_lookups.0 += u64::from(known.is_some());
+        self.map_lookups.1 += u64::from(known.is_none());
+        let (oid, relation) = known.unwrap_or_else(|| {
             let relation = relations.of_file(file);
             let oid = if absent { Oid::INVALID } else { relations.get(relation).oid };
             self.work.catalog_scans += 1;
@@ -372,8 +414,33 @@ impl Caches {
         self.relsync.as_ref().is_some_and(|relsync| relsync.concerned(rel))
     }
 
+    /// The relation opened last is looked up `n` times more, as for each row of a record, and found.
+    pub(crate) fn look_up_again(&mut self, n: u64) {
+        self.map_lookups.0 += n;
+        self.relcache.counts.hits += n;
+    }
+
+    /// A relation that is open is used: what is said of it meanwhile rebuilds it.
+    pub(crate) fn hold(&mut self, oid: Oid) {
+        self.relcache.hold(oid);
+    }
+
+    /// `RelationClose`.
+    pub(crate) fn release(&mut self, oid: Oid) {
+        self.relcache.release(oid);
+    }
+
+    /// How often something was looked up, and found.
+    pub(crate) fn lookup_counts(&self) -> LookupCounts {
+        let ((map_hits, map_misses), (catcache_hits, catcache_misses)) = (self.map_lookups, self.syscaches.lookups);
+        LookupCounts { map_hits, map_misses, relcache: self.relcache.counts, catcache_hits, catcache_misses }
+    }
+
     /// What `pgoutput` looks up before it sends something of a relation (`get_rel_sync_entry`).
     pub(crate) fn publish(&mut self, oid: Oid, namespace: Oid) {
+        if self.relsync.is_some() {
+            self.discard();
+        }
         if let Some(relsync) = &mut self.relsync {
             self.loads += u64::from(relsync.open(oid, namespace, &mut self.syscaches, &mut self.work));
         }
@@ -398,12 +465,22 @@ impl Caches {
     pub(crate) fn open_relation(&mut self, oid: Oid, namespace: Oid) {
         self.discard();
         if self.relcache.contains(oid) {
+            self.relcache.counts.hits += 1;
             return;
         }
+        self.relcache.counts.misses += 1;
+        self.build(oid, namespace);
+    }
+
+    /// `RelationBuildDesc`.
+    fn build(&mut self, oid: Oid, namespace: Oid) {
         let outer = self.marker.enter(Function::RelationBuildDesc);
-        self.relcache.insert(oid);
+        let (syscaches, mut elsewhere) = (&mut self.syscaches, 0);
+        self.relcache.build(oid, namespace, |_| elsewhere += syscaches.load_relation(oid, namespace));
         self.work.relations_loaded += 1;
-        let elsewhere = self.syscaches.load_relation(oid, namespace);
+        if self.own_relations.contains(&oid) {
+            self.tuple_cids.lookups += SCANS_TO_BUILD + elsewhere;
+        }
         self.work.catalog_scans += SCANS_TO_BUILD + elsewhere;
         self.relations.loaded(oid, SCANS_TO_BUILD + elsewhere, elsewhere);
         self.loads += 1;
@@ -566,40 +643,102 @@ mod tests {
         }
     }
 
+    /// What caches hold that forget exactly what they must: relations loaded, and which files were found.
+    #[derive(Debug, Default)]
+    struct Naive {
+        loaded: std::collections::BTreeSet<u32>,
+        files: std::collections::BTreeMap<u32, bool>,
+        held: Option<u32>,
+    }
+
+    impl Naive {
+        /// A message for one relation: it and its files go, and every file without relation; what is held is built anew.
+        fn message(&mut self, rel: u32) {
+            self.loaded.retain(|loaded| *loaded != rel || self.held == Some(rel));
+            self.files.retain(|file, found| *found && file / 1000 != rel);
+        }
+
+        /// Everything goes.
+        fn reset(&mut self) {
+            self.loaded.retain(|loaded| self.held == Some(*loaded));
+            self.files.clear();
+        }
+
+        /// A file is opened that has a relation or has none.
+        fn open(&mut self, file: u32, found: bool) {
+            let found = *self.files.entry(file).or_insert(found);
+            self.loaded.extend(found.then_some(file / 1000));
+        }
+
+        /// The same as the caches show it.
+        fn contents(&self) -> (Vec<Oid>, Vec<(Oid, u32, Oid)>) {
+            let oid =
+                |(file, found): (&u32, &bool)| (Oid::INVALID, *file, if *found { Oid(file / 1000) } else { Oid::INVALID });
+            (self.loaded.iter().copied().map(Oid).collect(), self.files.iter().map(oid).collect())
+        }
+    }
+
     proptest! {
-        /// A naive model reads the catalogs afresh: every file that is cached belongs to whom they say, or to nobody. A live
-        /// decoder hears of changes when it accepts messages alone, be they lost.
+        /// A naive model reads the catalogs afresh: every file that is cached belongs to whom they say, or to nobody; and but for a live
+        /// decoder, which hears of changes when it accepts messages alone, be they lost, nothing else is cached or forgotten.
         #[test]
-        fn what_is_cached_is_what_a_fresh_reading_gives(steps in prop::collection::vec((0u8..6, 1u32..8, 0u32..3), 1..120)) {
+        fn what_is_cached_is_what_a_fresh_reading_gives(steps in prop::collection::vec((0u8..8, 1u32..8, 0u32..3), 1..120)) {
             for profile in ["pg96", "pg18", "indexed", "pg18+pgoutput", "pg96+live", "pg18+live", "indexed+live", "pg18+discard-caches"] {
                 let (mut caches, _) = caches(profile);
-                let live = caches.queue.is_some();
+                let (live, discards) = (caches.queue.is_some(), caches.discard);
                 let (mut relations, mut now) = (Relations::new(Arc::new(AllFiles), Oid(5)), Now::default());
+                let mut naive = Naive::default();
                 for (what, rel, n) in &steps {
                     match what {
                         0..=2 => {
+                            if let Some(held) = naive.held.take() {
+                                caches.release(Oid(held));
+                            }
                             caches.accept_invalidation_messages();
                             let asked = 1000 * rel + n;
+                            if discards { naive.reset() }
                             let opened = caches.open_file(file(asked), !now.has(asked), &mut relations);
+                            // With a reset between its two lookups, the map forgets what it just learned.
+                            naive.open(asked, now.has(asked));
+                            if discards && now.has(asked) { naive.files.clear() }
                             prop_assert_eq!(opened.is_some(), now.has(asked), "{}", profile);
+                            if *what == 0 && opened.is_some() {
+                                naive.held = Some(*rel);
+                                caches.hold(Oid(*rel));
+                            }
                             caches.publish(Oid(*rel), Oid(2200));
                         }
                         3 | 4 => {
                             let message = now.change(*rel, *what == 4);
                             if live { caches.send_shared(&[message]) } else { caches.execute(&message) }
+                            naive.message(*rel);
                         }
-                        _ => {
+                        5 => {
                             let foreign = InvalidationMessage::Smgr { backend: -1, locator: file(1) };
                             caches.send_shared(&vec![foreign; 1500 * (*n as usize + 1)]);
+                        }
+                        6 => {
+                            caches.execute(&InvalidationMessage::Relcache { db: Oid(5), rel: Oid::INVALID });
+                            naive.reset();
+                        }
+                        _ => {
+                            caches.reset();
+                            naive.reset();
                         }
                     }
                     if *what > 2 && live {
                         continue;
                     }
-                    for (_, cached, oid) in caches.contents().map {
-                        prop_assert_eq!(oid.is_valid(), now.has(cached), "{} {}", profile, cached);
+                    let contents = caches.contents();
+                    for (_, cached, oid) in &contents.map {
+                        prop_assert_eq!(oid.is_valid(), now.has(*cached), "{} {}", profile, cached);
+                    }
+                    if !live {
+                        prop_assert_eq!((contents.relcache, contents.map), naive.contents(), "{} after {} of {}", profile, what, rel);
                     }
                 }
+                let counts = caches.lookup_counts();
+                prop_assert_eq!(counts.relcache.misses + counts.relcache.rebuilt, caches.work.relations_loaded, "{}", profile);
             }
         }
     }

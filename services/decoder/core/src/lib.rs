@@ -38,14 +38,16 @@ pub use compare::{Contender, Outcome};
 pub use decode::{Decoder, DecoderConfig, DecoderSizes, TwoPhase};
 pub use footprint::{CatalogRows, Footprint};
 pub use interrupt::Interrupt;
-pub use invalidation::{CacheContents, CacheSizes, RegisteredCallbacks};
+pub use invalidation::{CacheContents, CacheSizes, LookupCounts, RegisteredCallbacks};
 pub use output::{
     Action, DecodedChange, DecodedTransaction, NoOutput, OutputSink, PreparedEnd, Relation, RelationChanges, TimestampText,
 };
 pub use pg_types::QueueCounts;
 pub use profile::{Consumer, Profile, UnknownConsumer, UnknownProfile};
+pub use relcache::RelcacheCounts;
 pub use relsync::RelsyncCounts;
 pub use reorder_buffer::distribution::{ALLOCATED_MESSAGES_MAX, DISTRIBUTED_MESSAGES_MAX};
+pub use reorder_buffer::tuple_cids::TupleCidCounts;
 pub use sampling::{CurrentFunction, Function, Stack};
 pub use snap_build::{
     HistoricSnapshot, MemorySnapshots, SnapBuildCounts, SnapBuildState, SnapshotError, SnapshotFailure, SnapshotStore,

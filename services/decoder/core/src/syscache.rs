@@ -35,6 +35,8 @@ pub(crate) struct SysCaches {
     pub(crate) counts: bool,
     /// How a message finds its cache.
     search: CatcacheSearch,
+    /// Lookups for decoding that found an entry, and those that did not.
+    pub(crate) lookups: (u64, u64),
     /// Ids of the caches that loading a relation fills; [`None`] where the version lacks one.
     reloid: Option<usize>,
     /// As `reloid`.
@@ -54,7 +56,8 @@ impl SysCaches {
         let index = |name| table.id_of(name).map(|id| id.index());
         let publication_maps = [index("PUBLICATIONRELMAP"), index("PUBLICATIONNAMESPACEMAP")];
         let (reloid, namespaceoid, publicationname) = (index("RELOID"), index("NAMESPACEOID"), index("PUBLICATIONNAME"));
-        Self { table, caches, tallies, counts: true, search, reloid, namespaceoid, publicationname, publication_maps }
+        let (counts, lookups) = (true, (0, 0));
+        Self { table, caches, tallies, counts, search, lookups, reloid, namespaceoid, publicationname, publication_maps }
     }
 
     /// The table of ids.
@@ -137,9 +140,10 @@ impl SysCaches {
 
     /// What loading a relation looks up: its row by oid and its schema's. Gives the number of catalog scans for misses.
     pub(crate) fn load_relation(&mut self, relation: Oid, namespace: Oid) -> u64 {
-        let mut scans = 0;
+        let (mut scans, mut lookups) = (0, 0);
         for (cache, key) in [(self.reloid, relation), (self.namespaceoid, namespace)] {
             let Some(index) = cache else { continue };
+            lookups += 1;
             let (cache, tally) = (&mut self.caches[index], &mut self.tallies[index]);
             let held = cache.search(murmurhash32(key.0), |_| {
                 tally.scans += 1;
@@ -148,6 +152,7 @@ impl SysCaches {
             });
             cache.release(held);
         }
+        self.looked_up(lookups, scans);
         scans
     }
 
@@ -155,13 +160,14 @@ impl SysCaches {
     /// catalog scans for misses.
     /// With `reload`, the publication itself first.
     pub(crate) fn load_publications(&mut self, reload: bool, relation: Oid, namespace: Oid) -> u64 {
-        let mut scans = 0;
+        let (mut scans, mut lookups) = (0, 0);
         if let Some(index) = self.publicationname.filter(|_| reload) {
             self.tallies[index].scans += 1;
-            scans += 1;
+            (scans, lookups) = (1, 1);
         }
         for (cache, key) in self.publication_maps.into_iter().zip([relation, namespace]) {
             let Some(index) = cache else { continue };
+            lookups += 1;
             let (cache, tally) = (&mut self.caches[index], &mut self.tallies[index]);
             let held = cache.search_list(murmurhash32(key.0), |_| {
                 tally.scans += 1;
@@ -170,7 +176,14 @@ impl SysCaches {
             });
             cache.release_list(held);
         }
+        self.looked_up(lookups, scans);
         scans
+    }
+
+    /// Counts so many lookups, of which so many missed.
+    fn looked_up(&mut self, lookups: u64, misses: u64) {
+        self.lookups.0 += lookups.saturating_sub(misses);
+        self.lookups.1 += misses;
     }
 
     /// Whether a message would kill anything.

@@ -217,3 +217,30 @@ fn work_of_the_skipped_is_not_given_to_others() {
     assert_eq!(decoder.work().messages_executed, 3, "an aborted transaction executes nothing; messages without xid at once");
     assert_eq!((sink.work.len(), sink.work[0].1.messages_executed), (1, 0));
 }
+
+/// N commands of one transaction, each changing the same row of pg_class and messages of one relation, with a row of it in between: one
+/// hash of one entry, N records; each row loads the relation again, of which every scan looks at a row of the transaction's own.
+#[test]
+fn own_catalog_rows_are_hashed_once_and_looked_up_at_each_load() {
+    for (version, profile) in [(PgVersion::V16, "pg16"), (PgVersion::V18, "indexed")] {
+        for n in [1, 7, 40] {
+            let mut log = Log::consistent(1000);
+            for command in 0..n {
+                log.new_cid(1001, 1000, command);
+                log.invalidations(1001, 1000, &[relcache(FIRST)]);
+                log.insert(1000, 0, FIRST);
+            }
+            log.commit(1000, &[1001], vec![relcache(FIRST); n as usize]);
+            let (decoder, _) = decode(&log, version, profile);
+            let counts = decoder.tuple_cid_counts();
+            let n = u64::from(n);
+            assert_eq!((counts.records, counts.hashes, counts.entries), (n, 1, 1), "{profile}");
+            assert_eq!(counts.hash_bytes, 48 + 8 * n.next_power_of_two());
+            let lookups = decoder.lookup_counts();
+            assert_eq!((lookups.relcache.misses, lookups.map_misses, lookups.map_hits), (n, n, 0), "{profile}");
+            // Two scans a load, and two more for what the catcaches had not, which no message here drops.
+            assert_eq!((counts.lookups, lookups.catcache_misses), (2 * n + 2, 2), "{profile}");
+            assert_eq!(lookups.catcache_hits, 2 * (n - 1));
+        }
+    }
+}

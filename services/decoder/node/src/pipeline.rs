@@ -320,6 +320,9 @@ impl Pipeline {
         self.outlets.state.send_modify(|state| {
             if let Some(decoder) = decoder {
                 (state.snapshot, state.sizes) = (decoder.state(), decoder.sizes());
+                state.waits_for = decoder.waits_for().unwrap_or_default();
+                state.waiting.clear();
+                state.waiting.extend_from_slice(decoder.waiting());
             }
             state.database = self.checkpoint.database;
             state.decoded_lsn = decoded;

@@ -1,7 +1,7 @@
 //! What the node is doing, for people and for whoever waits for it.
 
 use decoder_core::{DecoderSizes, SnapBuildState};
-use pg_types::{Lsn, Oid, Work};
+use pg_types::{Lsn, Oid, Work, Xid};
 
 /// The node's state, published through a watch channel after every batch.
 #[derive(Clone, Debug)]
@@ -10,6 +10,10 @@ pub struct NodeState {
     pub connected: bool,
     /// How far the snapshot builder is.
     pub snapshot: SnapBuildState,
+    /// Before it is consistent: the xid that the oldest running transaction must reach; invalid at first.
+    pub waits_for: Xid,
+    /// Whom that means, oldest first.
+    pub waiting: Vec<Xid>,
     /// Why the node does not decode; empty if it does.
     pub last_error: String,
     /// The node has given up: only a person can help.
@@ -47,6 +51,8 @@ impl Default for NodeState {
         Self {
             connected: false,
             snapshot: SnapBuildState::Start,
+            waits_for: Xid::INVALID,
+            waiting: Vec::new(),
             last_error: String::new(),
             halted: false,
             spill_limit: None,

@@ -221,6 +221,44 @@ async fn a_damaged_or_missing_snapshot_stops_the_node_with_file_and_remedy() {
     primary.shutdown().await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whom_the_snapshot_builder_waits_for_is_told_oldest_first() {
+    let wal = tempfile::tempdir().unwrap();
+    let mut writer = WalWriter::create(wal.path(), WriterConfig::new(1).with_segment_size(1 << 20)).unwrap();
+    let mut append = |xid: u32, body: RecordBody| writer.append(Xid(xid), Xid::INVALID, 0, &body).map(drop).unwrap();
+    let list = |next: u32, xids: &[u32]| {
+        let xids: Vec<Xid> = xids.iter().map(|xid| Xid(*xid)).collect();
+        let oldest_running_xid = xids.iter().copied().min_by_key(|xid| xid.0).unwrap_or(Xid(next));
+        RecordBody::RunningXacts(Box::new(RunningXactsRecord {
+            next_xid: Xid(next),
+            oldest_running_xid,
+            xids,
+            ..Default::default()
+        }))
+    };
+    append(0, list(1000, &[997, 991, 994]));
+    append(994, RecordBody::Commit(Box::default()));
+    append(0, list(1003, &[997, 991, 1002]));
+    writer.switch().unwrap();
+    writer.finish().unwrap();
+    let ((_a, primary_data), (_b, data)) = (folder(), folder());
+    let primary = primary(wal.path(), &primary_data, any()).await;
+    let mut command = command(&data, primary.addr());
+    command.env("WALSTORM_DECODER__DATABASE", "5");
+    let program = Program::start(command);
+    let mut client = DecoderServiceClient::new(connect(program.addr).await);
+    let state = loop {
+        let state = client.get_decoder_state(pb::GetDecoderStateRequest {}).await.unwrap().into_inner();
+        if state.waiting_count == 2 {
+            break state;
+        }
+    };
+    assert_eq!(state.snapshot_state(), pb::SnapshotState::Building);
+    assert_eq!((state.waits_for_xid, state.waiting_xids), (1000, vec![991, 997]), "1002 began after the first list");
+    assert!(!is_serving(program.addr).await);
+    primary.shutdown().await.unwrap();
+}
+
 /// WAL with `count` transactions, of which always some are open, a few for long; gives nothing else.
 fn write_wal(dir: &Path, count: u32) {
     let mut writer = WalWriter::create(dir, WriterConfig::new(1).with_segment_size(1 << 20)).unwrap();

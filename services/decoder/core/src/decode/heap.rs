@@ -182,6 +182,8 @@ impl Decoder {
         let valid = [new_cid.cmin, new_cid.cmax].into_iter().filter(|cid| cid.is_valid());
         let next = valid.map(|cid| cid.0.saturating_add(1)).max().unwrap_or(0);
         self.reorder_buffer.get_mut(of.at).new_cid_file = new_cid.target;
+        let top = self.reorder_buffer.top_of(of.at);
+        self.reorder_buffer.get_mut(top).tuple_cids.push((new_cid.target, new_cid.tid));
         let room = &mut self.replayer.room(sink);
         Ok(self.reorder_buffer.queue(of.at, of.lsn, ChangeKind::CommandId(next), change_size::CHANGE, room)?)
     }

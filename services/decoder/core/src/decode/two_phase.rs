@@ -101,6 +101,8 @@ impl Decoder {
             done = done.and(self.reorder_buffer.memory.forget(txn).map_err(DecodeError::from));
         }
         lent.tree[0].total_size = 0;
+        // `ReorderBufferTruncateTXN` of a prepared one; its end needs them no more.
+        lent.tree[0].tuple_cids = Vec::new();
         self.reorder_buffer.take_back(lent);
         done
     }

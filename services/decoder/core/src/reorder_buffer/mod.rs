@@ -31,6 +31,7 @@ pub(crate) mod merge;
 pub(crate) mod replay;
 mod spill_format;
 pub(crate) mod streaming;
+pub(crate) mod tuple_cids;
 pub(crate) mod txn;
 mod txn_heap;
 
@@ -151,7 +152,7 @@ impl ReorderBuffer {
         let (restart, restart_decoding) = (child.restart_lsn, child.restart_decoding_lsn);
         let (catalog, base_commit, caught_up) = (child.has_catalog_changes, child.base_commit, child.caught_up);
         let total_size = std::mem::take(&mut child.total_size);
-        let grandchildren = std::mem::take(&mut child.subtxns);
+        let (grandchildren, tuple_cids) = (std::mem::take(&mut child.subtxns), std::mem::take(&mut child.tuple_cids));
         let (messages, inherited) = (child.messages.clone(), child.inherited.clone());
         let (inherited_total, overflowed) = (child.inherited_total, child.inherited_overflowed);
         for (at, xid) in &grandchildren {
@@ -162,6 +163,7 @@ impl ReorderBuffer {
         let parent = &mut self.txns[top as usize];
         parent.subtxns.push((sub, sub_xid));
         parent.subtxns.extend(grandchildren);
+        parent.tuple_cids.extend(tuple_cids);
         parent.oldest_lsn = parent.oldest_lsn.min(oldest);
         parent.restart_lsn = parent.restart_lsn.min(restart);
         parent.restart_decoding_lsn = parent.restart_decoding_lsn.min(restart_decoding);

@@ -36,6 +36,7 @@ use crate::reorder_buffer::change::{Change, ChangeKind, RowKind};
 use crate::reorder_buffer::memory::Memory;
 use crate::reorder_buffer::merge::MergedChanges;
 use crate::reorder_buffer::streaming::{Replayer, Shown};
+use crate::reorder_buffer::tuple_cids::TupleCidKey;
 use crate::reorder_buffer::txn::Txn;
 use crate::sampling::Function;
 use crate::spill::{SpillError, TransactionStatus};
@@ -67,6 +68,8 @@ pub(crate) struct ReplayBuffers {
     positions: FxHashMap<u32, u32>,
     /// Heaps that a rewrite fills, in this transaction.
     transient: Vec<TransientHeap>,
+    /// Catalog rows that it wrote.
+    tuple_cids: FxHashSet<TupleCidKey>,
     /// What a block shows, by place in the tree and relation.
     shown: BTreeMap<(usize, u32), Shown>,
 }
@@ -231,6 +234,7 @@ impl<'a> Replay<'a> {
     /// All changes of `tree` in order; in a block, between its start and its stop.
     fn changes(&mut self, tree: &mut [Txn], memory: &mut Memory) -> Result<(), SpillError> {
         let (xid, first_block, mut last) = (tree[0].xid, !tree[0].streamed(), None);
+        self.build_tuple_cids(&tree[0]);
         memory.begin_replay(tree, &mut self.with.caches.work)?;
         let mut merged = MergedChanges::new(tree);
         while let Some((place, change)) = merged.next(tree, memory, &mut self.with.caches.work)? {
@@ -252,6 +256,21 @@ impl<'a> Replay<'a> {
             self.output(|replay| replay.sink.stream_stop(xid, lsn));
         }
         Ok(())
+    }
+
+    /// `ReorderBufferBuildTupleCidHash`, and which relations have rows in it.
+    fn build_tuple_cids(&mut self, top: &Txn) {
+        let caches = &mut self.with.caches;
+        caches.own_relations.clear();
+        if top.tuple_cids.is_empty() {
+            return;
+        }
+        caches.tuple_cids.build(&top.tuple_cids, &mut self.with.buffers.tuple_cids);
+        let own = if top.messages.is_empty() { self.messages } else { &top.messages };
+        caches.own_relations.extend(own.iter().filter_map(|message| match message {
+            InvalidationMessage::Relcache { rel, .. } => Some(*rel),
+            _ => None,
+        }));
     }
 
     /// Whether the (sub)transaction of the change at hand was rolled back meanwhile; asked before anything of its time is loaded
@@ -323,6 +342,7 @@ impl<'a> Replay<'a> {
             return;
         }
         let Some(number) = self.with.caches.open_file(file, absent, &mut self.with.relations) else { return };
+        self.with.caches.look_up_again(u64::from(rows.saturating_sub(1)));
         let relation = self.with.relations.get(number);
         if !relation.logged.unwrap_or(kind.looks_logged() && file.rel >= Oid::FIRST_NORMAL.0) {
             return;
@@ -334,8 +354,10 @@ impl<'a> Replay<'a> {
         self.count(lsn, number, action as usize, rows.into());
         let outer = self.with.caches.marker.enter(Function::OutputPlugin);
         let (xid, relation) = (self.current.0, self.with.relations.get(number));
+        self.with.caches.hold(relation.oid);
         self.with.caches.publish(relation.oid, relation.namespace);
         self.sink.change(&DecodedChange { lsn, xid, relation, action, rows });
+        self.with.caches.release(relation.oid);
         self.with.caches.marker.leave(outer);
     }
 
@@ -358,14 +380,16 @@ impl<'a> Replay<'a> {
     /// A TRUNCATE.
     fn truncate(&mut self, lsn: Lsn, record: &TruncateRecord) {
         let mut shown = Vec::with_capacity(record.relids.len());
-        for oid in &record.relids {
+        for (open, oid) in record.relids.iter().enumerate() {
             let number = self.with.relations.of_oid(*oid);
             let relation = self.with.relations.get(number);
             let (namespace, logged) = (relation.namespace, relation.logged);
             if self.status.is_some() && !self.with.caches.has_relation(*oid) && self.aborted_meanwhile(lsn) {
+                record.relids[..open].iter().for_each(|oid| self.with.caches.release(*oid));
                 return;
             }
             self.with.caches.open_relation(*oid, namespace);
+            self.with.caches.hold(*oid);
             if logged.unwrap_or(true) {
                 self.count(lsn, number, TRUNCATE, 1);
                 shown.push(number);
@@ -375,6 +399,7 @@ impl<'a> Replay<'a> {
         let shown: Vec<&Relation> = shown.into_iter().map(|number| self.with.relations.get(number)).collect();
         shown.iter().for_each(|relation| self.with.caches.publish(relation.oid, relation.namespace));
         self.sink.truncate(lsn, self.current.0, &shown, record);
+        record.relids.iter().for_each(|oid| self.with.caches.release(*oid));
         self.with.caches.marker.leave(outer);
     }
 

@@ -9,6 +9,7 @@ use crate::footprint::Footprint;
 use crate::reorder_buffer::change::{Change, ChangeKind};
 use crate::reorder_buffer::memory::CHANGES_IN_MEMORY_MAX;
 use crate::reorder_buffer::streaming::StreamState;
+use crate::reorder_buffer::tuple_cids::TupleCidKey;
 use crate::spill::SpillFile;
 
 /// Buffers larger than this many elements are given back to the allocator with their transaction.
@@ -78,6 +79,8 @@ pub(crate) struct Txn {
     pub(crate) base_snapshot_lsn: Option<Lsn>,
     /// It changed a catalog (`RBTXN_HAS_CATALOG_CHANGES`).
     pub(crate) has_catalog_changes: bool,
+    /// Catalog rows that it and its subtransactions wrote; kept by the top-level one (`tuplecids`).
+    pub(crate) tuple_cids: Vec<TupleCidKey>,
     /// The file of its latest new-cid record: the catalog that its next record changes.
     pub(crate) new_cid_file: RelFileLocator,
     /// Bytes that its changes in memory count for.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use decoder_core::Summary;
 use decoder_core::output::DecodedTransaction;
+use decoder_core::{SnapBuildState, Summary};
 use opentelemetry::trace::SpanContext;
 use pg_types::syscache_id::SysCacheTable;
 use pg_types::{InvalidationKind, Lsn, PgVersion, RelFileLocator, Timestamp, Work, Xid};
@@ -17,6 +17,9 @@ use walstorm_proto::wal::v1 as wal;
 use crate::attribution::{Mark, Page, Row};
 use crate::costliest::TransactionCost;
 use crate::state::NodeState;
+
+/// Most transactions that are named of those that the snapshot builder waits for.
+const WAITING_MAX: usize = 1000;
 
 /// Seconds from 1970 to 2000, where PostgreSQL's time begins.
 const POSTGRES_EPOCH_S: i64 = 946_684_800;
@@ -214,7 +217,21 @@ pub(crate) fn decoder_state(state: &NodeState, profile: &str, subscriptions: usi
         subscriptions: u32::try_from(subscriptions).unwrap_or(u32::MAX),
         transactions_decoded: state.transactions,
         work: Some(work(&state.work)),
+        snapshot_state: snapshot_state(state.snapshot).into(),
+        waits_for_xid: state.waits_for.0,
+        waiting_xids: state.waiting.iter().take(WAITING_MAX).map(|xid| xid.0).collect(),
+        waiting_count: u32::try_from(state.waiting.len()).unwrap_or(u32::MAX),
         ..pb::GetDecoderStateResponse::default()
+    }
+}
+
+/// A snapshot builder's state.
+fn snapshot_state(state: SnapBuildState) -> pb::SnapshotState {
+    match state {
+        SnapBuildState::Start => pb::SnapshotState::Start,
+        SnapBuildState::Building => pb::SnapshotState::Building,
+        SnapBuildState::FullSnapshot => pb::SnapshotState::Full,
+        SnapBuildState::Consistent => pb::SnapshotState::Consistent,
     }
 }
 
