@@ -27,6 +27,8 @@ use kinds::Kinds;
 
 /// Histories that are played, each in every version.
 const CASES: u32 = 64;
+/// Most rounds of them, until everything has happened.
+const ROUNDS: u64 = 8;
 
 /// Rows of user tables by oid.
 type Rows = BTreeMap<u32, RowCounts>;
@@ -221,13 +223,11 @@ fn drawn_seed() -> u64 {
     given.unwrap_or_else(|| RandomState::new().build_hasher().finish())
 }
 
-#[test]
-fn what_committed_is_decoded_and_nobody_runs_in_the_end() {
-    let seed = drawn_seed();
+/// Plays [`CASES`] histories of a seed, and counts what was in them.
+fn play(seed: u64, kinds: &RefCell<Kinds>) {
     let config =
         ProptestConfig { rng_seed: RngSeed::Fixed(seed), failure_persistence: None, ..ProptestConfig::with_cases(CASES) };
     let histories = (proptest::collection::vec(steps::actor(), 1..4), steps::faults(), any::<u64>(), any::<bool>());
-    let kinds = RefCell::new(Kinds::default());
     let played = TestRunner::new(config).run(&histories, |(actors, faults, seed, near_wraparound)| {
         let first_xid = if near_wraparound { u64::from(u32::MAX) - 20 } else { 731 };
         let text = steps::scenario(&actors, &faults, first_xid);
@@ -241,6 +241,17 @@ fn what_committed_is_decoded_and_nobody_runs_in_the_end() {
     });
     let again = format!("PROPTEST_RNG_SEED={seed} cargo nextest run -p integration-tests -E 'binary(random_transactions)'");
     played.unwrap_or_else(|failure| panic!("{failure}\nto see it again: {again}"));
-    let missing = kinds.borrow().missing();
-    assert!(missing.is_empty(), "{CASES} histories had none of: {missing:?}\nto see it again: {again}");
+}
+
+#[test]
+fn what_committed_is_decoded_and_nobody_runs_in_the_end() {
+    let (seed, kinds) = (drawn_seed(), RefCell::new(Kinds::default()));
+    // What is rare may be missing in one round of draws, not in all of them.
+    for round in 0..ROUNDS {
+        play(seed.wrapping_add(round), &kinds);
+        if kinds.borrow().missing().is_empty() {
+            return;
+        }
+    }
+    panic!("{ROUNDS} times {CASES} histories, from seed {seed} on, had none of: {:?}", kinds.borrow().missing());
 }

@@ -216,7 +216,7 @@ impl Consumer {
                 self.reached(p.end_lsn);
                 assert!(self.prepared.insert(sums.xid, (parts, sums)).is_none());
             }
-            Kind::CommitPrepared(end) => self.commit_prepared(end),
+            Kind::CommitPrepared(end) => self.commit_prepared(&end),
             Kind::RollbackPrepared(end) => {
                 assert!(self.prepared.remove(&end.xid).is_some());
                 self.reached(end.end_lsn);
@@ -224,7 +224,7 @@ impl Consumer {
         }
     }
 
-    fn commit_prepared(&mut self, end: CommitPrepared) {
+    fn commit_prepared(&mut self, end: &CommitPrepared) {
         let (parts, sums) = self.prepared.remove(&end.xid).unwrap();
         assert_eq!(sums.subxids, end.subxids);
         self.reached(end.end_lsn);

@@ -436,7 +436,7 @@ impl OutputSink for EventSink {
             subxids: end.subxids.clone(),
             ..DecodedTransaction::default()
         });
-        self.put(event::Kind::CommitPrepared(CommitPrepared {
+        self.put(event::Kind::CommitPrepared(Box::new(CommitPrepared {
             xid: end.xid.0,
             gid: end.gid.clone().into(),
             commit_lsn: end.lsn.0,
@@ -446,9 +446,9 @@ impl OutputSink for EventSink {
             prepare_time: Some(convert::timestamp(end.prepare_time)),
             subxids: end.subxids.iter().map(|xid| xid.0).collect(),
             start_lsn: start.0,
-            context: context.map(|context| Box::new(convert::transaction_context(end.xid, end.lsn, &context))),
+            context: context.map(|context| convert::transaction_context(end.xid, end.lsn, &context)),
             first_lsn: end.first_lsn.0,
-        }));
+        })));
     }
 
     fn rollback_prepared(&mut self, end: &PreparedEnd) {

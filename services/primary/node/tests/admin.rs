@@ -39,8 +39,8 @@ async fn a_held_slot_shows_its_holder_and_an_ephemeral_one_its_stream() {
     let node = Node::serve(wal.path()).await;
     node.create_slot("orders", 0).await;
     let mut held = node.open(from_slot("orders")).await;
-    let mut ephemeral = node.open(start()).await;
     held.started().await;
+    let mut ephemeral = node.open(start()).await;
     ephemeral.started().await;
     let batch = held.batch().await;
     let hot_standby = Some(walstorm_proto::primary::v1::HotStandbyFeedback { xmin: 700, catalog_xmin: 650 });

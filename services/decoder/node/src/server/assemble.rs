@@ -167,7 +167,7 @@ enum Ending {
     /// It came in blocks.
     Streamed(Commit),
     /// It was prepared; its sums come with `prepare`.
-    Prepared(CommitPrepared),
+    Prepared(Box<CommitPrepared>),
 }
 
 /// A transaction that is read back.
@@ -200,7 +200,7 @@ impl ReadBack {
     }
 
     /// A prepared one.
-    fn of_prepared(end: CommitPrepared) -> Self {
+    fn of_prepared(end: Box<CommitPrepared>) -> Self {
         let counts = end.subxids.iter().copied().chain([end.xid]).collect();
         Self::new(end.xid, Lsn(end.start_lsn), counts, end.first_lsn, Ending::Prepared(end))
     }
@@ -302,7 +302,7 @@ impl ReadBack {
             commit_lsn: end.commit_lsn,
             end_lsn: end.end_lsn,
             commit_time: end.commit_time,
-            context: end.context.clone(),
+            context: end.context.clone().map(Box::new),
             ..*sums
         };
         self.end(commit, filling)
