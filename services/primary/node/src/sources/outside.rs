@@ -99,7 +99,7 @@ fn line((lsn, step): Moment, note: Note) -> String {
     }
 }
 
-/// The inverse of [`line`]; none for a line that a crash cut.
+/// The inverse of [`line()`]; none for a line that a crash cut.
 fn from_line(line: &str) -> Option<(Moment, Note)> {
     let words: Vec<&str> = line.strip_suffix('\n')?.split(' ').collect();
     let (lsn, step, note) = match words[..] {

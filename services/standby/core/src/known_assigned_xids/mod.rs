@@ -4,7 +4,7 @@
 //! below it, runs until its end is replayed. Snapshots copy this list, so its walk is what readers pay for, while replay adds and
 //! removes at any rate.
 //!
-//! Two layouts hold it. The [`array`] is PostgreSQL's: removing leaves gaps; compression closes them, skip offsets jump over them.
+//! Two layouts hold it. The [array](mod@array) is PostgreSQL's: removing leaves gaps; compression closes them, skip offsets jump over them.
 //! The [`segments`] of profile `indexed` have no gaps. The measurements that chose them, and what lost, are in the folder's README.
 //!
 //! **Invariant** of both: a published [`KnownAssignedView`] never changes, whatever the writer does later. Neither makes readers
