@@ -136,7 +136,9 @@ pub fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> anyhow::R
 fn find(input: &WalInput, which: Which, work_mem: WorkMem) -> anyhow::Result<(DecodedTransaction, Lsn)> {
     let profile = Profile::indexed();
     let mut contender = Contender::new(input.decoder(Decoding { profile, work_mem, streaming: false, two_phase: None })?);
-    let (mut found, mut seen, mut first_lsn, mut rolled_back) = (None, Seen::default(), Lsn::INVALID, false);
+    // One may end where the next one's commit record starts: what starts there is meant.
+    let (mut found, mut ends_there, mut over) = (None, None, false);
+    let (mut seen, mut first_lsn, mut rolled_back) = (Seen::default(), Lsn::INVALID, false);
     input.records_until(None, |record| {
         if !first_lsn.is_valid() {
             first_lsn = record.lsn;
@@ -146,13 +148,16 @@ fn find(input: &WalInput, which: Which, work_mem: WorkMem) -> anyhow::Result<(De
         }
         contender.process_seen(record, &mut |t| {
             seen.add(t);
-            if which == Which::Xid(t.xid) || which == Which::Lsn(t.commit_lsn) || which == Which::Lsn(t.end_lsn) {
+            over |= ends_there.is_some();
+            if which == Which::Xid(t.xid) || which == Which::Lsn(t.commit_lsn) {
                 found.get_or_insert_with(|| t.clone());
+            } else if which == Which::Lsn(t.end_lsn) {
+                ends_there.get_or_insert_with(|| t.clone());
             }
         })?;
-        Ok(if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        Ok(if over || found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     })?;
-    match found {
+    match found.or(ends_there) {
         Some(transaction) => Ok((transaction, first_lsn)),
         None => anyhow::bail!("{}", seen.but_not(which, rolled_back, contender.decoder().state())),
     }

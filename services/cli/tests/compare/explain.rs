@@ -73,6 +73,10 @@ fn a_story_with_its_numbers_by_xid_and_by_lsn() {
         let by_lsn: Value = serde_json::from_str(&run(&["--json", wal, &lsn.to_string()]).unwrap()).unwrap();
         assert_eq!(by_lsn["story"], by_xid["story"], "{name}");
     }
+    // Where one ends and the next one's commit record starts, the next one is meant.
+    let met = all.windows(2).find(|pair| pair[0].end_lsn == pair[1].commit_lsn).unwrap();
+    let at_both: Value = serde_json::from_str(&run(&["--json", wal, &met[1].commit_lsn.to_string()]).unwrap()).unwrap();
+    assert_eq!(at_both["xid"], met[1].xid.0);
     let keys: BTreeSet<&str> = by_xid.as_object().unwrap().keys().map(String::as_str).collect();
     let documented = "xid, commit_lsn, end_lsn, first_lsn, restart_lsn, commit_time, gid, subxids, story, relations, catalogs, \
                       footprint, messages, caches, decoded_from, profiles";

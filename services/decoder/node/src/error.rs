@@ -99,6 +99,15 @@ pub enum NodeError {
         /// This node's folder.
         data_dir: PathBuf,
     },
+    /// Output without the checkpoint that belongs to it: where WAL must be read again for it is not known.
+    #[error(
+        "{data_dir} has output, but no checkpoint, which tells where to go on: restore data_dir as a whole from a backup, or move it \
+         away, drop the slot and start anew"
+    )]
+    NoCheckpoint {
+        /// This node's folder.
+        data_dir: PathBuf,
+    },
     /// Prepared transactions were given out, and would be given out again at their commit.
     #[error(
         "two_phase is off, but the ends of {count} transactions that were given out when they were prepared have not come to {data_dir} \

@@ -211,9 +211,17 @@ impl Follower {
         let positions_path = data_dir.join("positions");
         let saved_path = positions_path.clone();
         let snapshots_dir = data_dir.join("snapshots");
+        let (folder, checkpoint_first) = (data_dir.clone(), checkpoint.clone());
         let (writer, log, saved, snapshots) = blocking(move || {
             let (writer, log) = OutputLog::open(log_config, system_id, restart, synced)?;
             let snapshots = FileSnapshots::open(snapshots_dir, begun)?;
+            if !begun {
+                if writer.end() != restart {
+                    return Err(NodeError::NoCheckpoint { data_dir: folder });
+                }
+                // From now on the log is never without one.
+                checkpoint_first.store(&folder.join("checkpoint"))?;
+            }
             Ok((writer, log, SavedPositions::load(&saved_path, system_id)?, snapshots))
         })
         .await?;

@@ -309,6 +309,20 @@ async fn a_slot_that_is_gone_and_other_wal_halt_the_decoder() {
     other.shutdown().await.unwrap();
 }
 
+#[tokio::test]
+async fn output_without_its_checkpoint_halts_the_decoder() {
+    let ready = Ready::new(16, |_| ()).await;
+    let (wal, data) = ready.stop().await;
+    let decoder = data.path().join("decoder");
+    std::fs::remove_file(decoder.join("checkpoint")).unwrap();
+    let again = primary(wal.path(), &data.path().join("again"), any()).await;
+    let node = DecoderNode::start(config(again.addr(), &decoder)).await.unwrap();
+    let error = node.decoded_to(Lsn(u64::MAX)).await.unwrap_err().to_string();
+    assert!(error.contains("no checkpoint") && error.contains(decoder.to_str().unwrap()), "{error}");
+    node.shutdown().await.unwrap();
+    again.shutdown().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn damage_in_the_output_log_is_told_to_its_reader() {
     let ready = Ready::new(16, |c| {

@@ -138,7 +138,15 @@ pub(crate) async fn primary_with(
     config.server.listen = addr.to_string();
     config.server.grace = Duration::from_millis(300);
     change(&mut config);
-    PrimaryNode::start(config).await.unwrap()
+    loop {
+        match PrimaryNode::start(config.clone()).await {
+            // A port that a primary had before may be taken for a moment, by a connection of somebody else.
+            Err(primary_node::Error::Server(service_kit::server::ServerError::PortTaken { .. })) if addr.port() != 0 => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            started => return started.unwrap(),
+        }
+    }
 }
 
 /// Any port of this machine.
