@@ -338,7 +338,8 @@ impl OutputLog {
         let (mut offset, mut next, mut prev_end) = (segment.header_len, segment.first_ordinal, segment.base);
         while next < visible && prev_end < position {
             let Read::Entry(entry) = segment.read_entry(offset, next, prev_end)? else { break };
-            if entry.in_progress {
+            // What a part before began may end in an entry that has nothing of its own in progress.
+            if entry.in_progress || !marks.is_empty() {
                 let read = open.read(&mut marks, &entry, position);
                 read.map_err(|_| damaged(&segment, offset, "its payload is none"))?;
             }

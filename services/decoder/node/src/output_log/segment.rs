@@ -167,7 +167,7 @@ impl Segment {
                     if ordinal == scan.next_ordinal {
                         self.note(&entry, at);
                     }
-                    if entry.in_progress && open.read(&mut marks, &entry, Lsn(u64::MAX)).is_err() {
+                    if (entry.in_progress || !marks.is_empty()) && open.read(&mut marks, &entry, Lsn(u64::MAX)).is_err() {
                         return Ok(Scan { bad: Some("its payload is none"), ..scan });
                     }
                     at += (ENTRY_HEADER_LEN + entry.payload.len()) as u64;
