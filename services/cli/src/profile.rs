@@ -77,6 +77,9 @@ pub fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> anyhow::R
     if args.flamegraph.is_some() && args.profiles.len() > 1 {
         anyhow::bail!("--flamegraph shows one profile, but {} are named: run it once for each", args.profiles.len());
     }
+    if let Some(path) = args.flamegraph.as_ref().filter(|path| path.exists()) {
+        anyhow::bail!("--flamegraph: {} is there already: remove it, or name another file", path.display());
+    }
     let log = if Path::new(&args.source).is_dir() { None } else { ScenarioLog::of(&args.source, args.seed)? };
     if log.is_none() && args.seed.is_some() {
         anyhow::bail!("--seed is for scenarios, but {} is WAL: leave it out", args.source);
@@ -100,7 +103,9 @@ pub fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> anyhow::R
         if let Some(path) = &args.flamegraph {
             let title = format!("{} under {}, {}", args.source, profile.name, profile.consumer);
             let svg = flame_graph::render(&title, row.cpu.stacks())?;
-            std::fs::write(path, svg).with_context(|| format!("write {}", path.display()))?;
+            let written = std::fs::File::create_new(path).and_then(|mut file| file.write_all(&svg));
+            written
+                .with_context(|| format!("--flamegraph: write {}: name a file in a folder that is there", path.display()))?;
         }
         if !end.is_complete() && complete {
             note(notes, &end);

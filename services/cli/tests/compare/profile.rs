@@ -90,6 +90,10 @@ fn a_profile_is_a_table_lines_and_a_graph() {
 #[test]
 fn what_cannot_be_shown_is_refused() {
     let error = |arguments: &[&str]| format!("{:#}", run(arguments).unwrap_err());
+    let there = tempfile::NamedTempFile::new().unwrap();
+    let path = there.path().to_str().unwrap();
+    assert!(error(&["--flamegraph", path, "catalog-churn"]).contains("is there already"));
+    assert_eq!(std::fs::read(path).unwrap(), b"", "and is left as it was");
     assert!(error(&["--profile", "pg13,pg14", "--flamegraph", "x.svg", "catalog-churn"]).contains("one profile"));
     assert!(error(&["--seed", "1", env!("CARGO_MANIFEST_DIR")]).contains("--seed is for scenarios"));
     assert!(error(&["--profile", "pg19", "x"]).contains("'pg19' is not known"));

@@ -13,7 +13,7 @@ use support::{Wal, channel, client, config, snapshot, start, wait_for};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
-use walstorm_proto::standby::v1::TakeSnapshotRequest;
+use walstorm_proto::standby::v1::{OpenCatalogSessionRequest, SessionStart, TakeSnapshotRequest, open_catalog_session_request};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_that_break_anywhere_lose_and_repeat_nothing() {
@@ -63,6 +63,10 @@ async fn assert_halted(node: &standby_node::StandbyNode, says: &str) -> Halt {
     let status = client(node).await.take_snapshot(TakeSnapshotRequest::default()).await.unwrap_err();
     assert_eq!(reason_of(&status), Some(Reason::ReplayHalted), "{status}");
     assert!(status.message().contains(says), "{status}");
+    let start = open_catalog_session_request::Kind::Start(SessionStart::default());
+    let session = tokio_stream::iter([OpenCatalogSessionRequest { kind: Some(start) }]);
+    let status = client(node).await.open_catalog_session(session).await.unwrap().into_inner().message().await.unwrap_err();
+    assert_eq!(reason_of(&status), Some(Reason::ReplayHalted), "{status}");
     let mut health = HealthClient::new(channel(node.addr()).await);
     let service = HealthCheckRequest { service: walstorm_proto::service_names::STANDBY.to_owned() };
     let mut watch = health.watch(service).await.unwrap().into_inner();

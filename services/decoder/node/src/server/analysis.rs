@@ -73,11 +73,12 @@ async fn find(shared: &Arc<Shared>, which: Which) -> Result<TransactionCost, Sta
     let costliest = Arc::clone(&shared.costliest);
     let search = move || {
         let list = costliest.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_it = |cost: &&TransactionCost| match which {
-            Which::Xid(xid) => cost.xid == xid,
-            Which::Lsn(lsn) => cost.commit_lsn == lsn || cost.end_lsn == lsn,
+        let last = |is_it: &dyn Fn(&TransactionCost) -> bool| list.all().filter(|cost| is_it(cost)).last().cloned();
+        let found = match which {
+            Which::Xid(xid) => last(&|cost| cost.xid == xid),
+            // One may end where the next one's commit record starts: what starts there is meant.
+            Which::Lsn(lsn) => last(&|cost| cost.commit_lsn == lsn).or_else(|| last(&|cost| cost.end_lsn == lsn)),
         };
-        let found = list.all().filter(is_it).last().cloned();
         found.ok_or_else(|| not_found(which, &list))
     };
     tokio::task::spawn_blocking(search).await.map_err(|e| internal(&e))?

@@ -4,6 +4,7 @@ use pg_types::{Lsn, Oid};
 use service_kit::status::invalid_field;
 use standby_core::catalog_session::{CatalogScan, CatalogSession};
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 use tonic::{Status, Streaming};
 use walstorm_proto::standby::v1::open_catalog_session_request::Kind as Up;
 use walstorm_proto::standby::v1::{OpenCatalogSessionRequest, OpenCatalogSessionResponse};
@@ -25,6 +26,7 @@ pub(super) async fn run(
         return Err(invalid_field("start", "the first message must be a start").into());
     };
     let rule = convert::catalog_snapshot_rule(start.rule)?;
+    server.state_at(Lsn::INVALID, Instant::now()).await?;
     let readable = server.readable()?;
     let mut session = readable.reader.open_session(readable.version, rule).map_err(|e| server.refusal(&e))?;
     let mut progress = server.progress.clone();
@@ -56,7 +58,7 @@ async fn next_request(
             request = requests.message() => return request,
             changed = progress.changed() => {
                 if changed.is_err() {
-                    return Err(StandbyServer::stops().into());
+                    return Err(server.ended().into());
                 }
                 if !busy {
                     session.answer_signal();

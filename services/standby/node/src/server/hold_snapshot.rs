@@ -43,7 +43,7 @@ pub(super) async fn run(
                 Some(_) => return Err(invalid_field("kind", "after the start only locks may come").into()),
             },
             // Replay publishes whenever it has cancelled somebody; when it has ended nobody will be.
-            changed = progress.changed() => if changed.is_err() { return Err(StandbyServer::stops().into()) },
+            changed = progress.changed() => if changed.is_err() { return Err(server.ended().into()) },
             () = server.drain.draining() => return Err(StandbyServer::stops().into()),
         }
     }

@@ -217,6 +217,11 @@ impl StandbyServer {
         refusal
     }
 
+    /// Replay tells nothing more: it has stopped for good, or the node stops.
+    fn ended(&self) -> Failure {
+        if self.progress.borrow().halt.is_some() { self.halted() } else { Self::stops() }
+    }
+
     /// Replay has stopped for good.
     fn halted(&self) -> Failure {
         let progress = self.progress.borrow();
