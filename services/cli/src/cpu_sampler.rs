@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use decoder_core::{CurrentFunction, Function, Stack};
-use rustix::time::{ClockId, clock_gettime};
+use service_kit::cpu::thread_cpu_ns;
 
 /// Time between two looks.
 const INTERVAL: Duration = Duration::from_micros(50);
@@ -65,12 +65,6 @@ impl CpuShares {
         let total = self.total_ns.max(1) as f64;
         all.into_iter().take(n).map(move |(name, ns)| (name, 100.0 * ns as f64 / total))
     }
-}
-
-/// CPU time of this thread so far, in nanoseconds.
-pub(crate) fn thread_cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
 /// Runs `f` on this thread while another one looks at `marker`.

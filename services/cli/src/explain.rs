@@ -11,8 +11,8 @@ use std::str::FromStr;
 use anyhow::Context;
 use decoder_core::{Consumer, Contender, DecodedTransaction, Profile, SnapBuildState, WorkMem};
 use pg_types::{Lsn, Oid, RecordBody, Work, Xid};
+use service_kit::cpu::thread_cpu_ns;
 
-use crate::cpu_sampler::thread_cpu_ns;
 use crate::notes::note;
 use crate::wal_input::{Decoding, WalInput};
 

@@ -5,7 +5,7 @@
 
 use pg_types::{RecordBody, Timestamp, Work};
 use pg_wal::{WalDir, WalReader};
-use rustix::time::{ClockId, clock_gettime};
+use service_kit::cpu::thread_cpu_ns;
 use standby_core::{RecoveryWriter, StandbyProfile, StandbySettings, StandbyState};
 use standby_node::begin::BeginSearch;
 use standby_node::config::StartAt;
@@ -61,7 +61,7 @@ pub fn measure(dir: &WalDir, profile: StandbyProfile, plan: &SnapshotPlan) -> an
     let mut due = Due::new(plan.per_second);
     let mut cost = StandbyCost::default();
     let clock_ns = clock_cost_ns();
-    let begun = cpu_ns();
+    let begun = thread_cpu_ns();
     while let Some(raw) = wal.next()? {
         let record = raw.decode(wal_profile)?;
         if let Some(beginning) = search.as_mut().and_then(|search| search.look(&record)) {
@@ -78,9 +78,9 @@ pub fn measure(dir: &WalDir, profile: StandbyProfile, plan: &SnapshotPlan) -> an
             if state.standby_state != StandbyState::SnapshotReady {
                 break;
             }
-            let begun = cpu_ns();
+            let begun = thread_cpu_ns();
             let taken = reader.snapshot()?;
-            cost.snapshot_cpu_ns += cpu_ns().saturating_sub(begun).saturating_sub(clock_ns);
+            cost.snapshot_cpu_ns += thread_cpu_ns().saturating_sub(begun).saturating_sub(clock_ns);
             cost.snapshots += 1;
             cost.span_max = cost.span_max.max(state.known_assigned.span());
             cost.live_max = cost.live_max.max(state.known_assigned.live);
@@ -90,7 +90,7 @@ pub fn measure(dir: &WalDir, profile: StandbyProfile, plan: &SnapshotPlan) -> an
             cost.work.xid_slots_skipped += taken.slots.skipped;
         }
     }
-    cost.replay_cpu_ns = cpu_ns().saturating_sub(begun).saturating_sub(cost.snapshot_cpu_ns);
+    cost.replay_cpu_ns = thread_cpu_ns().saturating_sub(begun).saturating_sub(cost.snapshot_cpu_ns);
     Ok(cost)
 }
 
@@ -125,15 +125,9 @@ impl Due {
     }
 }
 
-/// CPU time of this thread, in nanoseconds.
-fn cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    u64::try_from(time.tv_sec).unwrap_or(0).saturating_mul(1_000_000_000) + u64::try_from(time.tv_nsec).unwrap_or(0)
-}
-
 /// What looking at the clock itself costs: the least of many looks. A snapshot that jumps over gaps takes less than that.
 fn clock_cost_ns() -> u64 {
-    (0..1000).map(|_| cpu_ns().abs_diff(cpu_ns())).min().unwrap_or(0)
+    (0..1000).map(|_| thread_cpu_ns().abs_diff(thread_cpu_ns())).min().unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -11,13 +11,13 @@ use pg_types::{Lsn, Oid, PgVersion, WalRecord, Work};
 use pg_wal::{Crc, WalProfile};
 use primary_core::rng::seeded;
 use primary_core::{Engine, MemorySink, Overrides, Scenario, Step, VirtualClock};
+use service_kit::cpu::thread_cpu_time;
 use service_kit::status::{Reason, failure, invalid_field};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tonic::Status;
 
 use crate::config::{AnalysisConfig, Checked};
 use crate::error::NodeError;
-use crate::measure::thread_cpu_time;
 use crate::pipeline::{Batch, Joiner, places};
 use crate::upstream::Upstream;
 

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, clock_gettime};
+use service_kit::cpu::thread_cpu_time;
 
 /// Transactions that took at least so long are worth a look at the thread's CPU time.
 const LONG: Duration = Duration::from_micros(50);
@@ -40,13 +40,6 @@ impl Meter {
         }
         u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)
     }
-}
-
-/// CPU time that the calling thread has used.
-#[must_use]
-pub(crate) fn thread_cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! What every node needs around its core: configuration layers, a gRPC server with health, reflection and drain, status details, a
-//! client, a clock, logs and telemetry. Knows nothing about PostgreSQL.
+//! client, clocks, logs and telemetry. Knows nothing about PostgreSQL.
 
 pub mod blocking;
 pub mod client;
 pub mod clock;
 pub mod config;
+pub mod cpu;
 pub mod drain;
 pub mod health;
 pub mod logs;

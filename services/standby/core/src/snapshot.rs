@@ -52,6 +52,8 @@ pub struct TakenSnapshot {
     pub snapshot: Snapshot,
     /// Slots that taking it looked at and jumped over.
     pub slots: SlotCount,
+    /// It was taken before, and given again because no transaction completed since.
+    pub reused: bool,
     /// `snapXactCompletionCount`: the count when it was taken.
     pub xact_completion_count: u64,
 }
@@ -71,7 +73,7 @@ impl ReplayedState {
         let xmin = xip.first().copied().unwrap_or(xmax);
         let suboverflowed = xmin.precedes_or_equals(self.last_overflowed_xid);
         let snapshot = Snapshot { replay_lsn: self.replay_lsn, xmin, xmax, xip, suboverflowed };
-        Ok(TakenSnapshot { snapshot, slots, xact_completion_count: self.xact_completion_count })
+        Ok(TakenSnapshot { snapshot, slots, reused: false, xact_completion_count: self.xact_completion_count })
     }
 }
 
@@ -135,7 +137,7 @@ impl RecoveryReader {
         let state = self.state();
         match last {
             Some(last) if self.shared.reuse && last.xact_completion_count == state.xact_completion_count => {
-                Ok(TakenSnapshot { slots: SlotCount::default(), ..last })
+                Ok(TakenSnapshot { slots: SlotCount::default(), reused: true, ..last })
             }
             _ => state.snapshot(self.shared.scan),
         }

@@ -344,7 +344,13 @@ async fn a_session_says_of_each_scan_whether_it_took_a_snapshot_and_why() {
         assert_eq!((last.snapshots, last.snapshots_total), (u32::from(always_new), total), "{rule:?}");
         let taken = act(&requests, &mut responses, Act::Snapshot(SessionSnapshot {})).await;
         assert_eq!((taken.snapshots, taken.snapshots_total), (1, total + 1));
+        // Nothing completed since the last one.
+        assert_eq!((taken.reused, taken.slots_visited), (true, 0));
         requests.send(OpenCatalogSessionRequest { kind: Some(scan(1259, 1001)) }).await.unwrap();
         assert_eq!(reason_of(&responses.message().await.unwrap_err()), Some(Reason::RequestInvalid));
     }
+    let state = client.get_recovery_state(GetRecoveryStateRequest {}).await.unwrap().into_inner();
+    let cpu = state.cpu_time.unwrap();
+    let [serving, snapshots] = [cpu.serving, cpu.snapshots].map(|time| Duration::try_from(time.unwrap()).unwrap());
+    assert!(Duration::ZERO < snapshots && snapshots <= serving);
 }

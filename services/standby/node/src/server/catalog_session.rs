@@ -87,8 +87,10 @@ fn act(
         }
         Some(Up::Scan(_)) => return Err(invalid_field("scan.scans", format!("must be at most {SCANS_MAX}")).into()),
         Some(Up::Snapshot(_)) => {
-            let taken = session.transaction_snapshot().map_err(|e| server.refusal(&e))?;
+            let taken = server.totals.take(|| session.transaction_snapshot()).map_err(|e| server.refusal(&e))?;
             (answer.snapshots, answer.replay_lsn) = (1, taken.snapshot.replay_lsn.0);
+            (answer.slots_visited, answer.slots_skipped) = (taken.slots.visited, taken.slots.skipped);
+            answer.reused = taken.reused;
         }
         Some(Up::EndTransaction(_)) => session.end_transaction(),
         Some(Up::Start(_)) | None => {

@@ -1,5 +1,7 @@
 //! Domain types to messages of the contract: the only place where the two meet.
 
+use std::time::Duration;
+
 use pg_types::{Lsn, Work};
 use service_kit::status::invalid_field;
 use standby_core::catalog_session::{CatalogSnapshotRule, DropReason};
@@ -38,7 +40,7 @@ pub(super) fn snapshot(
         array_live: state.known_assigned.live,
         slots_visited: taken.slots.visited,
         slots_skipped: taken.slots.skipped,
-        reused: false,
+        reused: taken.reused,
     }
 }
 
@@ -98,7 +100,14 @@ pub(super) fn recovery_state(progress: &Progress, upstream: &Upstream, work: &Wo
         array_live: progress.array_live,
         compressions: progress.compressions.iter().map(compression).collect(),
         work: Some(work_message(work)),
+        cpu_time: None,
     }
+}
+
+/// CPU time of the threads that serve, and in it of snapshots.
+pub(super) fn cpu_time(serving: Duration, snapshots: Duration) -> pb::CpuTime {
+    // So many years that they would not fit are not used.
+    pb::CpuTime { serving: serving.try_into().ok(), snapshots: snapshots.try_into().ok() }
 }
 
 /// The counters that a standby has.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use pg_types::{Lsn, Work};
 use service_kit::Drain;
+use service_kit::cpu::{namesakes_cpu_time, thread_cpu_ns};
 use service_kit::status::{Failure, Reason, failure};
 use standby_core::{RecoveryError, ReplayedState, TakenSnapshot};
 use tokio::sync::{mpsc, watch};
@@ -42,9 +43,20 @@ pub struct SnapshotTotals {
     slots_visited: AtomicU64,
     /// Slots jumped over.
     slots_skipped: AtomicU64,
+    /// CPU time that taking them took, in nanoseconds.
+    cpu_ns: AtomicU64,
 }
 
 impl SnapshotTotals {
+    /// Takes one snapshot, and counts and measures it.
+    fn take<E>(&self, take: impl FnOnce() -> Result<TakenSnapshot, E>) -> Result<TakenSnapshot, E> {
+        let begun = thread_cpu_ns();
+        let taken = take()?;
+        self.cpu_ns.fetch_add(thread_cpu_ns().saturating_sub(begun), Ordering::Relaxed);
+        self.add(&taken);
+        Ok(taken)
+    }
+
     /// Adds one snapshot.
     fn add(&self, taken: &TakenSnapshot) {
         self.taken.fetch_add(1, Ordering::Relaxed);
@@ -56,6 +68,11 @@ impl SnapshotTotals {
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
+    }
+
+    /// CPU time that taking them took.
+    fn cpu_time(&self) -> Duration {
+        Duration::from_nanos(self.cpu_ns.load(Ordering::Relaxed))
     }
 
     /// Their cost since the start.
@@ -98,8 +115,7 @@ impl StandbyService for StandbyServer {
         let state = self.state_at(min_lsn, deadline).await?;
         let readable = self.readable.borrow().clone();
         let scan = readable.map(|r| r.scan).ok_or_else(|| self.not_ready())?;
-        let taken = state.snapshot(scan).map_err(|_| self.not_ready())?;
-        self.totals.add(&taken);
+        let taken = self.totals.take(|| state.snapshot(scan)).map_err(|_| self.not_ready())?;
         let response = convert::snapshot(&state, &taken, min_lsn, request.get_ref());
         self.spans.take_snapshot(request.metadata(), started, &response);
         Ok(Response::new(response))
@@ -147,7 +163,9 @@ impl StandbyService for StandbyServer {
         let mut work = self.totals.work();
         let progress = self.progress.borrow();
         work += progress.work;
-        Ok(Response::new(convert::recovery_state(&progress, &self.upstream.borrow(), &work)))
+        let mut state = convert::recovery_state(&progress, &self.upstream.borrow(), &work);
+        state.cpu_time = namesakes_cpu_time().map(|serving| convert::cpu_time(serving, self.totals.cpu_time()));
+        Ok(Response::new(state))
     }
 }
 
