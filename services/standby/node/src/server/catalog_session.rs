@@ -45,7 +45,7 @@ pub(super) async fn run(
 }
 
 /// The next message; none at the end. An idle backend is woken by a catch-up signal; here one is looked for after each batch that was
-/// replayed, unless the session is busy.
+/// replayed, unless the session is busy, and before the next message is read (`ProcessClientReadInterrupt`).
 async fn next_request(
     server: &StandbyServer,
     requests: &mut Streaming<OpenCatalogSessionRequest>,
@@ -55,7 +55,7 @@ async fn next_request(
 ) -> Result<Option<OpenCatalogSessionRequest>, Status> {
     loop {
         tokio::select! {
-            request = requests.message() => return request,
+            biased;
             changed = progress.changed() => {
                 if changed.is_err() {
                     return Err(server.ended().into());
@@ -64,6 +64,7 @@ async fn next_request(
                     session.answer_signal();
                 }
             }
+            request = requests.message() => return request,
             () = server.drain.draining() => return Err(StandbyServer::stops().into()),
         }
     }
