@@ -155,6 +155,8 @@ pub struct Decoder {
     must_restore: bool,
     /// A snapshot with which decoding may begin again; invalid if there is none yet.
     restart_lsn: Lsn,
+    /// Catalog rows that this xid or a later one sees are needed; invalid before the first list of running transactions.
+    catalog_xmin: Xid,
     /// Unfinished transactions.
     reorder_buffer: ReorderBuffer,
     /// The caches, names and buffers of replays.
@@ -217,6 +219,7 @@ impl Decoder {
             snapshots: None,
             must_restore: false,
             restart_lsn: Lsn::INVALID,
+            catalog_xmin: Xid::INVALID,
             reorder_buffer: ReorderBuffer::new(Memory::new(config.work_mem, &config.profile)),
             replayer: Replayer::new(caches, Relations::new(catalog, config.database), config.profile.message_rule),
             tree: Vec::new(),
@@ -401,6 +404,13 @@ impl Decoder {
         if self.replayer.commits.len() > 0 {
             self.replayer.commits.trim(self.reorder_buffer.oldest().map_or(Lsn(u64::MAX), |txn| txn.oldest_lsn));
         }
+    }
+
+    /// The `catalog_xmin` of a slot whose consumer has what was given out so far: the oldest xid whose catalog rows this decoder, or one that
+    /// begins at [`Decoder::restart_lsn`], may still look at. Invalid before the first list of running transactions; never goes back.
+    #[must_use]
+    pub fn catalog_xmin(&self) -> Xid {
+        self.catalog_xmin
     }
 
     /// Where WAL must be read from by a decoder that goes on now. With a store: a serialised snapshot older than every unfinished

@@ -157,6 +157,11 @@ impl SnapBuild {
         self.state
     }
 
+    /// The oldest xid that matters to a snapshot of now.
+    pub(crate) fn xmin(&self) -> Xid {
+        self.xmin
+    }
+
     /// Committed catalog changers that a snapshot would hold.
     pub(crate) fn committed_len(&self) -> usize {
         self.committed.len()

@@ -6,11 +6,12 @@
 //! # Invariants
 //!
 //! * **I1** `restart_lsn` ≤ the start of every transaction that ends after `output_end`; WAL before it may be forgotten upstream.
-//! * **I2** The serialised snapshot at `restart_lsn` was durable before the checkpoint was written, and so was the output log up to `output_end`.
+//! * **I2** `catalog_xmin` never goes back: the primary may have forgotten catalog rows from before it.
+//! * **I3** The serialised snapshot at `restart_lsn` was durable before the checkpoint was written, and so was the output log up to `output_end`.
 
 use std::path::Path;
 
-use pg_types::{Lsn, Oid, PgVersion};
+use pg_types::{Lsn, Oid, PgVersion, Xid};
 use serde::{Deserialize, Serialize};
 
 use crate::durable_file::{self, DurableFileError};
@@ -44,6 +45,8 @@ pub struct Checkpoint {
     pub decoded_lsn: Lsn,
     /// What was prepared before is given out at its commit (`two_phase_at` of a slot); invalid without `two_phase`.
     pub two_phase_at: Lsn,
+    /// The oldest xid whose catalog rows are needed from `restart_lsn` on; invalid before the first list of running transactions.
+    pub catalog_xmin: Xid,
 }
 
 /// The checkpoint as it is on disk: JSON, so that people can read it.
@@ -61,6 +64,8 @@ struct Stored {
     decoded_lsn: String,
     #[serde(default)]
     two_phase_at: Option<String>,
+    #[serde(default)]
+    catalog_xmin: u32,
 }
 
 impl Checkpoint {
@@ -84,6 +89,7 @@ impl Checkpoint {
             output_end: lsn(&stored.output_end)?,
             decoded_lsn: lsn(&stored.decoded_lsn)?,
             two_phase_at: stored.two_phase_at.as_deref().map(lsn).transpose()?.unwrap_or(Lsn::INVALID),
+            catalog_xmin: Xid(stored.catalog_xmin),
             slot: stored.slot,
         }))
     }
@@ -105,6 +111,7 @@ impl Checkpoint {
             output_end: self.output_end.to_string(),
             decoded_lsn: self.decoded_lsn.to_string(),
             two_phase_at: self.two_phase_at.is_valid().then(|| self.two_phase_at.to_string()),
+            catalog_xmin: self.catalog_xmin.0,
         };
         // A struct of numbers and texts always has a JSON form.
         durable_file::write(path, MAGIC, &serde_json::to_vec(&stored).unwrap_or_default())
@@ -131,6 +138,7 @@ mod tests {
             output_end: Lsn(0x1_0000_0200),
             decoded_lsn: Lsn(0x1_0000_0300),
             two_phase_at: Lsn(0x1_0000_0280),
+            catalog_xmin: Xid(u32::MAX),
         };
         for two_phase_at in [checkpoint.two_phase_at, Lsn::INVALID] {
             let checkpoint = Checkpoint { two_phase_at, ..checkpoint.clone() };

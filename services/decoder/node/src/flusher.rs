@@ -91,7 +91,7 @@ pub(crate) struct Flusher {
     pub(crate) snapshots: FileSnapshots,
     /// Positions of subscribers.
     pub(crate) subscriptions: Arc<Mutex<Subscriptions>>,
-    /// The node's state: `applied_lsn` and `flushed_lsn` are set here.
+    /// The node's state: `applied_lsn`, `flushed_lsn` and `catalog_xmin` are set here.
     pub(crate) state: watch::Sender<NodeState>,
     /// The checkpoint's file.
     pub(crate) checkpoint_path: PathBuf,
@@ -117,18 +117,26 @@ impl Flusher {
         loop {
             let (request, closed) = self.queue.take(Instant::now() + self.checkpoint_interval);
             let began = Instant::now();
+            let mut due = stored_at.is_none_or(|at| at.elapsed() >= self.checkpoint_interval) || closed;
             if let Some(FlushRequest { sync, checkpoint }) = request {
                 sync.sync()?;
-                self.state.send_modify(|state| state.applied_lsn = checkpoint.decoded_lsn);
+                // Whoever sees a position applied may rely on the xid that was told with it.
+                due |= checkpoint.catalog_xmin != self.state.borrow().catalog_xmin;
+                if !due {
+                    self.state.send_modify(|state| state.applied_lsn = checkpoint.decoded_lsn);
+                }
                 pending = Some(checkpoint);
             }
-            let due = stored_at.is_none_or(|at| at.elapsed() >= self.checkpoint_interval) || closed;
             if due {
                 stored_at = Some(Instant::now());
                 if let Some(checkpoint) = pending.take() {
                     checkpoint.store(&self.checkpoint_path)?;
                     self.snapshots.remove_before(checkpoint.restart_lsn)?;
-                    self.state.send_modify(|state| state.flushed_lsn = checkpoint.restart_lsn);
+                    self.state.send_modify(|state| {
+                        state.applied_lsn = checkpoint.decoded_lsn;
+                        state.flushed_lsn = checkpoint.restart_lsn;
+                        state.catalog_xmin = checkpoint.catalog_xmin;
+                    });
                 }
                 self.save_positions()?;
                 self.trim()?;

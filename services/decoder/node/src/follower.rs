@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use decoder_core::Decoder;
-use pg_types::{Lsn, Oid};
+use pg_types::{Lsn, Oid, Xid};
 use pg_wal::WalProfile;
 use service_kit::Clock;
 use service_kit::client::{Backoff, ConnectError};
@@ -197,6 +197,7 @@ impl Follower {
             output_end: start,
             decoded_lsn: start,
             two_phase_at: Lsn::INVALID,
+            catalog_xmin: Xid::INVALID,
         })
     }
 
@@ -238,6 +239,7 @@ impl Follower {
             state.output_end = writer.end();
             state.applied_lsn = checkpoint.decoded_lsn;
             state.flushed_lsn = restart;
+            state.catalog_xmin = checkpoint.catalog_xmin;
             state.source_ended = false;
         });
         let queue = Arc::new(FlushQueue::default());

@@ -294,6 +294,11 @@ impl Pipeline {
                 self.checkpoint.consistent = decoder.restarts_from_snapshot();
                 self.checkpoint.restart_lsn = decoder.restart_lsn();
             }
+            let (before, xmin) = (self.checkpoint.catalog_xmin, decoder.catalog_xmin());
+            // What was read again had been further before.
+            if xmin.is_valid() && (!before.is_valid() || xmin.follows(before)) {
+                self.checkpoint.catalog_xmin = xmin;
+            }
             if self.checked.two_phase && decoder.state() == SnapBuildState::Consistent {
                 self.checkpoint.two_phase_at = decoder.two_phase_at();
             }

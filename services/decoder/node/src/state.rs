@@ -30,6 +30,8 @@ pub struct NodeState {
     pub applied_lsn: Lsn,
     /// WAL before it is no longer needed; reported upstream as flushed.
     pub flushed_lsn: Lsn,
+    /// Catalog rows from before it are no longer needed; reported upstream, and invalid before the first list of running transactions.
+    pub catalog_xmin: Xid,
     /// End of WAL at the primary, as last heard.
     pub wal_end_lsn: Lsn,
     /// The primary's source has ended, and everything of it has arrived.
@@ -61,6 +63,7 @@ impl Default for NodeState {
             output_end: Lsn::INVALID,
             applied_lsn: Lsn::INVALID,
             flushed_lsn: Lsn::INVALID,
+            catalog_xmin: Xid::INVALID,
             wal_end_lsn: Lsn::INVALID,
             source_ended: false,
             transactions: 0,

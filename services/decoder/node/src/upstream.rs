@@ -2,14 +2,14 @@
 //!
 //! What it reports: `received` = what arrived; `applied` and `flushed` = what is decoded and durable in the output log; `restart` =
 //! what may be asked for again, which is the checkpoint's restart position: a transaction that began there may still be open here.
-//! The primary keeps WAL from `restart` on. Backpressure comes from the bounded channel to the decoding thread, through HTTP/2's
+//! The primary keeps WAL from `restart` on, and catalog rows from the checkpoint's `catalog_xmin` on. Backpressure comes from the bounded channel to the decoding thread, through HTTP/2's
 //! windows, so the node gives all the credit there is.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use opentelemetry::trace::SpanContext;
-use pg_types::Lsn;
+use pg_types::{Lsn, Xid};
 use service_kit::client::{self, ClientConfig};
 use service_kit::server::MESSAGE_BYTES_MAX;
 use service_kit::status::{Reason, reason_of};
@@ -318,6 +318,19 @@ impl Upstream {
     }
 }
 
+/// What is reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Told {
+    /// Everything before it has arrived.
+    received: Lsn,
+    /// WAL from here on may be asked for again.
+    restart: Lsn,
+    /// Everything before it is decoded, and durable.
+    applied: Lsn,
+    /// Catalog rows that it or a later xid sees are needed; invalid: nothing is said of it.
+    catalog_xmin: Xid,
+}
+
 /// The node's side of feedback.
 #[derive(Debug)]
 struct Feedback {
@@ -326,7 +339,7 @@ struct Feedback {
     /// Where the positions are.
     state: watch::Receiver<NodeState>,
     /// Positions as they were last sent.
-    sent: Option<(Lsn, Lsn, Lsn)>,
+    sent: Option<Told>,
     /// When the next one is due.
     due: Instant,
 }
@@ -340,25 +353,27 @@ impl Feedback {
     }
 
     /// The positions to report.
-    fn positions(&self) -> (Lsn, Lsn, Lsn) {
+    fn positions(&self) -> Told {
         let state = self.state.borrow();
-        (state.received_lsn, state.flushed_lsn, state.applied_lsn)
+        let (received, applied) = (state.received_lsn, state.applied_lsn.min(state.received_lsn));
+        Told { received, applied, restart: state.flushed_lsn.min(applied), catalog_xmin: state.catalog_xmin }
     }
 
     /// Reports now.
     fn send(&mut self, reply_requested: bool) {
-        let (received, restart, applied) = self.positions();
+        let told = self.positions();
+        let catalog_xmin = told.catalog_xmin;
         let feedback = pb::Feedback {
-            received_lsn: received.0,
-            flushed_lsn: applied.min(received).0,
-            applied_lsn: applied.min(received).0,
+            received_lsn: told.received.0,
+            flushed_lsn: told.applied.0,
+            applied_lsn: told.applied.0,
             reply_requested,
-            hot_standby: None,
-            restart_lsn: restart.min(applied).min(received).0,
+            hot_standby: catalog_xmin.is_valid().then_some(pb::HotStandbyFeedback { xmin: 0, catalog_xmin: catalog_xmin.0 }),
+            restart_lsn: told.restart.0,
         };
         // If the channel is full, the one before is on its way still, and the next one follows soon.
         let sent = self.requests.try_send(pb::StreamWalRequest { kind: Some(RequestKind::Feedback(feedback)) }).is_ok();
-        self.sent = sent.then_some((received, restart, applied));
+        self.sent = sent.then_some(told);
         self.due = Instant::now() + if sent { FEEDBACK_INTERVAL } else { FEEDBACK_DELAY };
     }
 }

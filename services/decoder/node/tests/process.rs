@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic here is a test's report")]
 
+#[path = "process/catalog_xmin.rs"]
+mod catalog_xmin;
 #[path = "process/kills.rs"]
 mod kills;
 #[path = "support/mixed.rs"]

@@ -169,10 +169,11 @@ impl Decoder {
     /// Gives the transaction's top-level one a base snapshot if it has none (`ReorderBufferSetBaseSnapshot`).
     pub(super) fn set_base_snapshot(&mut self, at: u32, lsn: Lsn) {
         let top = self.reorder_buffer.top_of(at);
-        let newest = self.replayer.commits.newest();
+        let (newest, xmin) = (self.replayer.commits.newest(), self.snap_build.xmin());
         let txn = self.reorder_buffer.get_mut(top);
         if !txn.has_base_snapshot() {
-            (txn.base_snapshot_lsn, txn.base_commit, txn.caught_up) = (Some(lsn), newest, newest);
+            (txn.base_snapshot_lsn, txn.base_xmin) = (Some(lsn), xmin);
+            (txn.base_commit, txn.caught_up) = (newest, newest);
         }
     }
 

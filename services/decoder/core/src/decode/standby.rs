@@ -3,20 +3,22 @@
 //!
 //! A consistent decoder leaves a file of its snapshot builder at each such record, and at the end of each server's life. From the file
 //! that was the newest when the oldest unfinished transaction began, another decoder sees all of that and every later one:
-//! so up to there WAL may be forgotten (`LogicalIncreaseRestartDecodingForSlot`).
+//! so up to there WAL may be forgotten (`LogicalIncreaseRestartDecodingForSlot`). Catalog rows that no snapshot of an unfinished or a later
+//! transaction sees are not needed either: their `xmin` becomes the slot's `catalog_xmin` (`LogicalIncreaseXminForSlot`).
 //!
 //! ```text
 //!   RUNNING_XACTS ─┬─ not consistent ─┬─ nothing runs ──────────► consistent
 //!                  │                  ├─ file at this position ─► restored: consistent
 //!                  │                  └─ else ──────────────────► START, BUILDING, FULL …
-//!                  └─ consistent ──► file ─► purge ─► restart position ─► abort old
+//!                  └─ consistent ──► file ─► purge ─► restart position, catalog_xmin ─► abort old
 //! ```
 //!
 //! Invariants: I1 whoever begins at the restart position, with what was given out before now as confirmed, gives out the rest; I2 that
-//! position never goes back; I3 a file that is not what was written ends decoding.
+//! position and `catalog_xmin` never go back; I3 a file that is not what was written ends decoding.
 //!
-//! Differences from PostgreSQL: a restart position counts at once, not when its consumer has confirmed the position where it was found,
-//! since the shell stores it together with what was given out; a decoder that must begin with a file refuses to do without, where a
+//! Differences from PostgreSQL: a restart position and a `catalog_xmin` count at once, not when the consumer has confirmed the position where they
+//! were found, since the shell stores them together with what was given out; the first `catalog_xmin` is that of the first list, where a
+//! server has one from the slot's creation on; a decoder that must begin with a file refuses to do without, where a
 //! server looks for another consistent point and loses what commits before that.
 
 use pg_types::record::{CommitRecord, RunningXactsRecord};
@@ -42,9 +44,10 @@ impl Decoder {
         sink: &mut dyn OutputSink,
     ) -> Result<(), DecodeError> {
         let was_consistent = self.is_consistent();
+        let nothing_runs = !was_consistent && SnapBuild::is_consistent_without_file(running);
         let restored = match was_consistent {
             true => self.serialize(record.lsn).map(|()| false)?,
-            false if SnapBuild::is_consistent_without_file(running) => false,
+            false if nothing_runs => false,
             false => self.restore_at(record.lsn, Some(running))?,
         };
         if !restored {
@@ -54,6 +57,7 @@ impl Decoder {
             self.consistent_at = record.end_lsn;
         }
         self.advance_restart_lsn();
+        self.advance_catalog_xmin(running, restored || nothing_runs);
         self.abort_old(running.oldest_running_xid, record.lsn, sink)?;
         self.trim_commits();
         Ok(())
@@ -132,6 +136,26 @@ impl Decoder {
         let oldest = buffer.toplevel().map(|at| buffer.get(at).restart_decoding_lsn).min();
         if self.is_consistent() && self.snapshots.is_some() {
             self.restart_lsn = self.restart_lsn.max(oldest.unwrap_or(self.snap_build.last_serialized()));
+        }
+    }
+
+    /// `LogicalIncreaseXminForSlot` of the oldest base snapshot (`ReorderBufferGetOldestXmin`) or, without one, of the list. `made_consistent`:
+    /// the builder needs nothing of it but that, where PostgreSQL leaves the xmin as it is.
+    fn advance_catalog_xmin(&mut self, running: &RunningXactsRecord, made_consistent: bool) {
+        if !self.catalog_xmin.is_valid() {
+            // A restored builder knows of an older one.
+            let (own, oldest) = (self.snap_build.xmin(), running.oldest_running_xid);
+            self.catalog_xmin = if own.is_valid() && own.precedes(oldest) { own } else { oldest };
+        }
+        if made_consistent || !self.is_consistent() {
+            return;
+        }
+        let buffer = &self.reorder_buffer;
+        let transactions = buffer.toplevel().map(|at| buffer.get(at));
+        let bases = transactions.filter_map(|txn| txn.base_snapshot_lsn.map(|lsn| (lsn, txn.base_xmin)));
+        let xmin = bases.min_by_key(|(lsn, _)| *lsn).map_or(running.oldest_running_xid, |(_, xmin)| xmin);
+        if xmin.follows(self.catalog_xmin) {
+            self.catalog_xmin = xmin;
         }
     }
 

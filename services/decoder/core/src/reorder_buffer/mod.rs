@@ -148,7 +148,7 @@ impl ReorderBuffer {
         self.unlink(sub);
         let child = &mut self.txns[sub as usize];
         child.top = Some(top);
-        let (oldest, base) = (child.oldest_lsn, child.base_snapshot_lsn.take());
+        let (oldest, base, base_xmin) = (child.oldest_lsn, child.base_snapshot_lsn.take(), child.base_xmin);
         let (restart, restart_decoding) = (child.restart_lsn, child.restart_decoding_lsn);
         let (catalog, base_commit, caught_up) = (child.has_catalog_changes, child.base_commit, child.caught_up);
         let total_size = std::mem::take(&mut child.total_size);
@@ -177,7 +177,8 @@ impl ReorderBuffer {
         if let Some(base) = base
             && parent.base_snapshot_lsn.is_none_or(|own| base < own)
         {
-            (parent.base_snapshot_lsn, parent.base_commit, parent.caught_up) = (Some(base), base_commit, caught_up);
+            (parent.base_snapshot_lsn, parent.base_xmin) = (Some(base), base_xmin);
+            (parent.base_commit, parent.caught_up) = (base_commit, caught_up);
         }
     }
 

@@ -77,6 +77,8 @@ pub(crate) struct Txn {
     pub(crate) caught_up: u32,
     /// Where its base snapshot was set; [`None`] as long as it changed nothing (`base_snapshot_lsn`).
     pub(crate) base_snapshot_lsn: Option<Lsn>,
+    /// The oldest xid that mattered to it (`base_snapshot->xmin`).
+    pub(crate) base_xmin: Xid,
     /// It changed a catalog (`RBTXN_HAS_CATALOG_CHANGES`).
     pub(crate) has_catalog_changes: bool,
     /// Catalog rows that it and its subtransactions wrote; kept by the top-level one (`tuplecids`).

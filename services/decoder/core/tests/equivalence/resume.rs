@@ -94,6 +94,59 @@ fn subtransactions(log: &Log) -> BTreeSet<u32> {
     commits.flatten().collect()
 }
 
+#[test]
+fn catalog_rows_are_needed_from_the_oldest_base_snapshot_on_or_from_the_oldest_running_transaction() {
+    let mut log = Log::consistent(700);
+    log.insert(700, 0, 20_000);
+    log.catalog_row(701, 0);
+    log.commit(701, &[], vec![relcache(20_000)]);
+    log.running(700, 702);
+    // Its snapshot is of a time when 700 ran.
+    log.insert(702, 0, 20_000);
+    log.commit(700, &[], vec![]);
+    log.running(702, 703);
+    log.commit(702, &[], vec![]);
+    log.insert(710, 0, 20_000);
+    log.running(710, 711);
+    log.insert(712, 0, 20_000);
+    log.running(710, 713);
+    log.commit(710, &[], vec![]);
+    log.running(711, 714);
+    // Once 712 is known to be a subtransaction, its older snapshot serves both.
+    log.insert(711, 0, 20_000);
+    log.insert(712, 711, 20_000);
+    log.running(711, 714);
+    log.commit(711, &[712], vec![]);
+    log.running(720, 720);
+    for (version, profile) in [(PgVersion::V13, "pg13"), (PgVersion::V18, "indexed")] {
+        let mut chain = Chain::new(version, profile);
+        let (mut decoder, mut xmins) = (chain.next(None), vec![]);
+        assert_eq!(decoder.catalog_xmin(), Xid::INVALID);
+        for record in &log.records {
+            chain.process(&mut decoder, record);
+            if matches!(record.body, RecordBody::RunningXacts(_)) {
+                xmins.push(decoder.catalog_xmin().0);
+            }
+        }
+        assert_eq!(xmins, [700, 700, 700, 702, 702, 710, 710, 720], "{version}");
+    }
+}
+
+#[test]
+fn until_the_consistent_point_all_that_ran_at_the_first_list_is_needed() {
+    let mut log = Log::default();
+    for (oldest, next) in [(690, 700), (695, 705), (701, 710), (712, 730), (725, 735)] {
+        log.running(oldest, next);
+    }
+    let mut decoder = Chain::new(PgVersion::V18, "pg18").next(None);
+    let mut xmins = vec![];
+    for record in &log.records {
+        decoder.process(record, &mut NoOutput).unwrap();
+        xmins.push((decoder.catalog_xmin().0, decoder.state() == SnapBuildState::Consistent));
+    }
+    assert_eq!(xmins, [(690, false), (690, false), (690, false), (712, true), (725, true)]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(150) })]
 
@@ -142,7 +195,12 @@ proptest! {
             let mut chain = Chain::new(PgVersion::V18, profile);
             let (mut decoder, mut from, mut at) = (chain.next(None), Lsn::INVALID, 0);
             for stop in stops(&log) {
-                log.records[at..stop].iter().for_each(|record| chain.process(&mut decoder, record));
+                for record in &log.records[at..stop] {
+                    let before = decoder.catalog_xmin();
+                    chain.process(&mut decoder, record);
+                    let (after, oldest) = (decoder.catalog_xmin(), decoder.historic_snapshot().xmin);
+                    prop_assert!(!after.precedes(before) && !after.follows(oldest), "I2: {before} {after}, snapshots need {oldest}");
+                }
                 prop_assert!(decoder.restart_lsn() >= from, "I2");
                 (from, at) = (decoder.restart_lsn(), stop);
                 chain.store.files.lock().unwrap().retain(|lsn, _| *lsn >= from);

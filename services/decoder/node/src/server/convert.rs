@@ -206,6 +206,7 @@ pub(crate) fn decoder_state(state: &NodeState, profile: &str, subscriptions: usi
         received_lsn: state.received_lsn.0,
         decoded_lsn: state.decoded_lsn.0,
         flushed_lsn: state.flushed_lsn.0,
+        catalog_xmin: state.catalog_xmin.0,
         wal_end_lsn: state.wal_end_lsn.0,
         connected: state.connected,
         last_error: state.last_error.clone(),
