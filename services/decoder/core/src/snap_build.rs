@@ -259,6 +259,7 @@ impl SnapBuild {
             xmin: self.xmin,
             xmax: self.xmax,
             start_decoding_at: self.start_decoding_at,
+            two_phase_at: Lsn::INVALID,
             last_serialized: self.last_serialized,
             committed_room: self.committed_room,
             includes_all: self.includes_all,

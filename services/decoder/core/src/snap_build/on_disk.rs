@@ -10,8 +10,8 @@
 //! Invariants: I1 what was written is read back equal, or refused with the reason; I2 no count that was read sizes an allocation
 //! beyond the file's own length.
 //!
-//! Differences from PostgreSQL: rule 0's horizon, which only the creation of a slot has, and `two_phase_at` are written as 0 and not
-//! read back: the decoder is told the latter.
+//! Differences from PostgreSQL: rule 0's horizon, which only the creation of a slot has, is written as 0 and not read back; `two_phase_at`
+//! (14: `initial_consistent_point`, of every slot) is read, and written as 0 by decoders: they are told it.
 
 use pg_types::{Lsn, PgVersion, Xid};
 
@@ -43,6 +43,8 @@ const CONSISTENT: i32 = 2;
 struct Layout {
     /// `SNAPBUILD_VERSION`.
     version: u32,
+    /// Offset of `two_phase_at` (14: `initial_consistent_point`).
+    two_phase_at: Option<usize>,
     /// Offset of `last_serialized_snapshot`.
     last_serialized: usize,
     /// Offset of `committed`: count, room, `includes_all_transactions`, pointer; 8 bytes each.
@@ -55,9 +57,9 @@ struct Layout {
 
 /// By version, as real servers of each write them (17.10 says 6, 16.14 says 5).
 const LAYOUTS: [Layout; PgVersion::ALL.len()] = {
-    let v13 = Layout { version: 2, last_serialized: 64, committed: 112, catchange: None, len: 144 };
-    let v14 = Layout { version: 4, last_serialized: 72, committed: 96, catchange: None, len: 128 };
-    let v16 = Layout { version: 5, last_serialized: 72, committed: 96, catchange: Some(128), len: 144 };
+    let v13 = Layout { version: 2, two_phase_at: None, last_serialized: 64, committed: 112, catchange: None, len: 144 };
+    let v14 = Layout { version: 4, two_phase_at: Some(48), last_serialized: 72, committed: 96, catchange: None, len: 128 };
+    let v16 = Layout { version: 5, catchange: Some(128), len: 144, ..v14 };
     let v17 = Layout { version: 6, ..v16 };
     [v13, v14, v14, v16, v17, v17]
 };
@@ -73,6 +75,8 @@ pub(crate) struct SnapBuildOnDisk {
     pub(crate) xmax: Xid,
     /// Commits before were skipped.
     pub(crate) start_decoding_at: Lsn,
+    /// What was prepared before is given out at its commit; invalid if all is, and in what decoders here write.
+    pub(crate) two_phase_at: Lsn,
     /// The snapshot written before this one.
     pub(crate) last_serialized: Lsn,
     /// Room in the array of committed xids.
@@ -101,6 +105,9 @@ impl SnapBuildOnDisk {
         put(XMIN, &self.xmin.0.to_le_bytes());
         put(XMAX, &self.xmax.0.to_le_bytes());
         put(START_DECODING_AT, &self.start_decoding_at.0.to_le_bytes());
+        if let Some(at) = layout.two_phase_at {
+            put(at, &self.two_phase_at.0.to_le_bytes());
+        }
         put(layout.last_serialized, &self.last_serialized.0.to_le_bytes());
         put(layout.committed, &(self.committed.len() as u64).to_le_bytes());
         put(layout.committed + 8, &self.committed_room.to_le_bytes());
@@ -147,6 +154,7 @@ impl SnapBuildOnDisk {
             xmin: Xid(number(XMIN)?),
             xmax: Xid(number(XMAX)?),
             start_decoding_at: Lsn(long(START_DECODING_AT)?),
+            two_phase_at: Lsn(layout.two_phase_at.map_or(Ok(0), long)?),
             last_serialized: Lsn(long(layout.last_serialized)?),
             committed_room: long(layout.committed + 8)?,
             includes_all: file.get(layout.committed + 16).is_some_and(|flag| *flag != 0),
@@ -188,6 +196,7 @@ mod tests {
             xmin: Xid(731),
             xmax: Xid(739),
             start_decoding_at: Lsn(0x014F_62D0),
+            two_phase_at: Lsn::INVALID,
             last_serialized: Lsn(0x0150_59A8),
             committed_room: 128,
             includes_all: true,
@@ -196,27 +205,47 @@ mod tests {
         }
     }
 
-    /// `pg_logical/snapshots/0-151E400.snap` of a server 16.14 with just these contents.
+    /// What a real server's file holds, in the order of [`REAL`]'s columns.
+    type Fields = (PgVersion, &'static str, u32, u32, u64, u64, u64, &'static [u32], &'static [u32]);
+
+    /// `tests/fixtures/snapshots`: version, file, xmin, xmax, `start_decoding_at`, `two_phase_at`, `last_serialized_snapshot`, committed, catchange.
+    /// The transaction that `xmin` names runs on at the first file of a version, and has changed catalogs with its subtransaction.
+    const REAL: [Fields; 12] = [
+        (PgVersion::V13, "0-15F9570", 486, 494, 0x15D_6880, 0, 0x15E_1AE8, &[489, 490, 491, 493, 492], &[]),
+        (PgVersion::V13, "0-160E0B0", 495, 496, 0x15F_9628, 0, 0x15F_97D0, &[495], &[]),
+        (PgVersion::V14, "0-172CA38", 734, 742, 0x170_8E30, 0x170_8E30, 0x171_5F98, &[737, 738, 739, 741, 740], &[]),
+        (PgVersion::V14, "0-1743320", 743, 744, 0x172_CAF0, 0x170_8E30, 0x172_CC98, &[743], &[]),
+        (PgVersion::V15, "0-1527700", 725, 733, 0x150_1BF0, 0, 0x150_FA50, &[728, 729, 730, 732, 731], &[]),
+        (PgVersion::V15, "0-153F220", 734, 735, 0x152_77B8, 0, 0x152_7960, &[734], &[]),
+        (PgVersion::V16, "0-151E400", 731, 739, 0x14F_62D0, 0, 0x150_59A8, &[734, 735, 736, 738, 737], &[731, 732]),
+        (PgVersion::V16, "0-1537280", 740, 741, 0x151_E528, 0, 0x151_E6D0, &[740], &[]),
+        (PgVersion::V17, "0-1516A30", 739, 747, 0x14F_0A08, 0, 0x14F_F250, &[742, 743, 744, 746, 745], &[739, 740]),
+        (PgVersion::V17, "0-152E380", 748, 749, 0x151_6B58, 0, 0x151_6D20, &[748], &[]),
+        (PgVersion::V18, "0-1741970", 753, 761, 0x171_0048, 0, 0x172_70C0, &[756, 757, 758, 760, 759], &[753, 754]),
+        (PgVersion::V18, "0-175BCF8", 762, 763, 0x174_1A28, 0, 0x174_1C60, &[762], &[]),
+    ];
+
     #[test]
-    fn bytes_are_those_of_a_real_server() {
-        let mut real = vec![0; 172];
-        let parts: [(usize, &[u8]); 12] = [
-            (0, &[0x01, 0xe0, 0xa1, 0x51, 0x73, 0x9c, 0xf2, 0xd0, 5, 0, 0, 0, 0xac]),
-            (16, &[2]),
-            (32, &[0xdb, 2, 0, 0, 0xe3, 2]),
-            (40, &[0xd0, 0x62, 0x4f, 1]),
-            (72, &[0xa8, 0x59, 0x50, 1]),
-            (96, &[5]),
-            (104, &[0x80]),
-            (112, &[1]),
-            (128, &[2]),
-            (144, &[0xde, 2, 0, 0, 0xdf, 2, 0, 0, 0xe0, 2, 0, 0]),
-            (156, &[0xe2, 2, 0, 0, 0xe1, 2]),
-            (164, &[0xdb, 2, 0, 0, 0xdc, 2]),
-        ];
-        parts.iter().for_each(|(at, bytes)| real[*at..at + bytes.len()].copy_from_slice(bytes));
-        assert_eq!(example(PgVersion::V16).encode(PgVersion::V16), real);
-        assert_eq!(SnapBuildOnDisk::decode(&real, PgVersion::V16), Ok(example(PgVersion::V16)));
+    fn files_of_real_servers_are_read_and_written_to_the_byte() {
+        for (version, name, xmin, xmax, start, two_phase_at, last, committed, catchange) in REAL {
+            let path = format!("{}/tests/fixtures/snapshots/pg{version}/{name}.snap", env!("CARGO_MANIFEST_DIR"));
+            let file = std::fs::read(&path).unwrap();
+            let xids = |xids: &[u32]| xids.iter().copied().map(Xid).collect::<Vec<_>>();
+            let expected = SnapBuildOnDisk {
+                state: SnapBuildState::Consistent,
+                xmin: Xid(xmin),
+                xmax: Xid(xmax),
+                start_decoding_at: Lsn(start),
+                two_phase_at: Lsn(two_phase_at),
+                last_serialized: Lsn(last),
+                committed_room: 128,
+                includes_all: true,
+                committed: xids(committed),
+                catchange: xids(catchange),
+            };
+            assert_eq!(SnapBuildOnDisk::decode(&file, version), Ok(expected.clone()), "{path}");
+            assert!(expected.encode(version) == file, "{path}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use decoder_core::{
     DecodeError, Decoder, DecoderConfig, HistoricSnapshot, MemorySnapshots, NoCatalog, NoOutput, SnapBuildState,
     SnapshotFailure, WorkMem,
 };
-use pg_types::record::CheckpointRecord;
+use pg_types::record::{CheckpointRecord, RunningXactsRecord};
 use pg_types::{Lsn, PgVersion, RecordBody, WalRecord, Xid};
 use proptest::prelude::*;
 
@@ -130,6 +130,45 @@ fn catalog_rows_are_needed_from_the_oldest_base_snapshot_on_or_from_the_oldest_r
         }
         assert_eq!(xmins, [700, 700, 700, 702, 702, 710, 710, 720], "{version}");
     }
+}
+
+#[test]
+fn a_real_servers_snapshot_is_restored_and_one_flipped_bit_is_an_error_with_file_and_remedy() {
+    let folder = format!("{}/tests/fixtures/snapshots", env!("CARGO_MANIFEST_DIR"));
+    let mut files = 0;
+    for (version, profile) in PgVersion::ALL.into_iter().zip(["pg13", "pg14", "pg15", "pg16", "pg17", "pg18"]) {
+        for entry in std::fs::read_dir(format!("{folder}/pg{version}")).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            let lsn = Lsn(u64::from_str_radix(name.trim_start_matches("0-").trim_end_matches(".snap"), 16).unwrap());
+            let bytes = std::fs::read(&path).unwrap();
+            let restore = |bytes: Vec<u8>| {
+                let store = MemorySnapshots::default();
+                store.files.lock().unwrap().insert(lsn, bytes);
+                let mut decoder =
+                    Decoder::restore(config(version, profile, WorkMem::default()), Arc::new(NoCatalog), Box::new(store));
+                let list =
+                    RunningXactsRecord { next_xid: Xid(900), oldest_running_xid: Xid(800), ..RunningXactsRecord::default() };
+                let body = RecordBody::RunningXacts(Box::new(list));
+                let (xid, top_xid, end_lsn) = (Xid::INVALID, Xid::INVALID, Lsn(lsn.0 + 64));
+                decoder.process(&WalRecord { lsn, end_lsn, xid, top_xid, origin: 0, body }, &mut NoOutput).map(|()| decoder)
+            };
+            let decoder = restore(bytes.clone()).unwrap();
+            assert_eq!((decoder.state(), decoder.restart_lsn()), (SnapBuildState::Consistent, lsn), "{}", path.display());
+            assert!(!decoder.historic_snapshot().xip.is_empty() && decoder.catalog_xmin() == decoder.historic_snapshot().xmin);
+            for bit in (0..bytes.len() * 8).step_by(37) {
+                let mut flipped = bytes.clone();
+                flipped[bit / 8] ^= 1 << (bit % 8);
+                let error = restore(flipped).unwrap_err().to_string();
+                assert!(
+                    error.contains(&name) && error.contains("move it away, drop the slot and start anew"),
+                    "bit {bit}: {error}"
+                );
+            }
+            files += 1;
+        }
+    }
+    assert_eq!(files, 12);
 }
 
 #[test]
