@@ -52,8 +52,9 @@ pub struct Args {
     #[arg(long)]
     seed: Option<u64>,
     /// What changes in memory may count for before some are written out (logical_decoding_work_mem), as 64kB, 64MB or 1GB.
-    #[arg(long, value_name = "SIZE", default_value_t)]
-    work_mem: WorkMem,
+    /// Default: what the scenario says, or 64MB.
+    #[arg(long, value_name = "SIZE")]
+    work_mem: Option<WorkMem>,
     /// Who decodes: live reads the shared invalidation queue too and is reset when it lags, catch-up does not.
     #[arg(long, value_name = "live|catch-up")]
     consumer: Option<Consumer>,
@@ -96,10 +97,13 @@ pub fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> anyhow::R
     }
     let dir = log.as_ref().map_or(Path::new(&args.source), ScenarioLog::dir);
     let mut input = WalInput::open(dir, args.catalog.as_deref(), args.database.map(pg_types::Oid))?;
-    input.callbacks = log.as_ref().map(ScenarioLog::callbacks).unwrap_or_default();
+    let decoder = log.as_ref().map(ScenarioLog::decoder).unwrap_or_default();
+    input.callbacks = decoder.callbacks;
     input.notes.iter().for_each(|text| note(notes, text));
-    let profiles: Vec<Profile> = args.profiles.iter().map(|profile| profile.clone().consumed_by(args.consumer)).collect();
-    let (rows, end) = compare(&input, &profiles, args.work_mem)?;
+    let consumer = decoder.consumer(args.consumer);
+    let profiles: Vec<Profile> = args.profiles.iter().map(|profile| profile.clone().consumed_by(consumer)).collect();
+    let work_mem = args.work_mem.or(decoder.work_mem).unwrap_or_default();
+    let (rows, end) = compare(&input, &profiles, work_mem)?;
     if args.json {
         rows.iter().try_for_each(|row| write_json(out, row))?;
     } else {
@@ -129,7 +133,7 @@ pub fn compare(input: &WalInput, profiles: &[Profile], work_mem: WorkMem) -> any
     let mut reference = None;
     let mut end = None;
     for profile in profiles {
-        let (row, digest, ended) = measure(input, profile, work_mem, reference, &mut |_| ())?;
+        let (row, digest, ended) = measure(input, &Decoding::at_commit(profile, work_mem), reference, &mut |_| ())?;
         reference.get_or_insert(digest);
         end = Some(ended);
         rows.push(row);
@@ -137,26 +141,24 @@ pub fn compare(input: &WalInput, profiles: &[Profile], work_mem: WorkMem) -> any
     Ok((rows, end.context("no profile was named: --profiles P,P,...")?))
 }
 
-/// Decodes `input` under one profile. `observe` sees every transaction. Gives what it cost, a digest of what was decoded, and how
+/// Decodes `input` once. `observe` sees every transaction. Gives what it cost, a digest of what was decoded, and how
 /// the WAL ended; the output is identical if the digest equals `reference`, or if there is none.
 ///
 /// # Errors
 /// The input cannot be read or decoded.
 pub fn measure(
     input: &WalInput,
-    profile: &Profile,
-    work_mem: WorkMem,
+    decoding: &Decoding,
     reference: Option<u64>,
     observe: &mut dyn FnMut(&DecodedTransaction),
 ) -> anyhow::Result<(Row, u64, WalEnd)> {
-    let decoder = input.decoder(Decoding { profile: profile.clone(), work_mem, streaming: false, two_phase: None })?;
-    let mut contender = Contender::new(decoder);
+    let mut contender = Contender::new(input.decoder(decoding.clone())?);
     let start = Instant::now();
     let marker = contender.decoder().current_function();
     let feed = |record: &WalRecord| Ok(contender.process_seen(record, observe)?);
     let (decoded, cpu) = sample(&marker, || input.each_record(&marker, feed));
     let wall_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    let end = decoded.with_context(|| format!("decode under profile {profile}"))?;
+    let end = decoded.with_context(|| format!("decode under profile {}", decoding.profile))?;
     let outcome = contender.outcome();
     let digest = outcome.digest;
     let attribution = contender.decoder().attribution();

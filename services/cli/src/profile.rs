@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::compare::{self, Row};
 use crate::notes::note;
 use crate::scenario_log::ScenarioLog;
-use crate::wal_input::WalInput;
+use crate::wal_input::{Decoding, WalInput};
 
 /// Exit code when the WAL ends in anything but a complete end.
 const TORN: u8 = 3;
@@ -51,8 +51,9 @@ pub struct Args {
     #[arg(long)]
     seed: Option<u64>,
     /// What changes in memory may count for before some are written out (logical_decoding_work_mem), as 64kB, 64MB or 1GB.
-    #[arg(long, value_name = "SIZE", default_value_t)]
-    work_mem: WorkMem,
+    /// Default: what the scenario says, or 64MB.
+    #[arg(long, value_name = "SIZE")]
+    work_mem: Option<WorkMem>,
     /// Who decodes: live reads the shared invalidation queue too and is reset when it lags, catch-up does not.
     #[arg(long, value_name = "live|catch-up")]
     consumer: Option<Consumer>,
@@ -86,14 +87,16 @@ pub fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> anyhow::R
     }
     let dir = log.as_ref().map_or(Path::new(&args.source), ScenarioLog::dir);
     let mut input = WalInput::open(dir, None, args.database.map(pg_types::Oid))?;
-    input.callbacks = log.as_ref().map(ScenarioLog::callbacks).unwrap_or_default();
+    let decoder = log.as_ref().map(ScenarioLog::decoder).unwrap_or_default();
+    input.callbacks = decoder.callbacks;
     input.notes.iter().for_each(|text| note(notes, text));
     let mut complete = true;
     for profile in &args.profiles {
-        let profile = profile.clone().consumed_by(args.consumer);
-        let (mut row, _, end) = compare::measure(&input, &profile, args.work_mem, None, &mut |_| ())?;
+        let profile = profile.clone().consumed_by(decoder.consumer(args.consumer));
+        let decoding = Decoding::at_commit(&profile, args.work_mem.or(decoder.work_mem).unwrap_or_default());
+        let (mut row, _, end) = compare::measure(&input, &decoding, None, &mut |_| ())?;
         for _ in 1..args.runs {
-            row.cpu.merge(&compare::measure(&input, &profile, args.work_mem, None, &mut |_| ())?.0.cpu);
+            row.cpu.merge(&compare::measure(&input, &decoding, None, &mut |_| ())?.0.cpu);
         }
         if args.json {
             write_json(out, &row)?;

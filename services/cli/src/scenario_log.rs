@@ -4,10 +4,10 @@ use std::path::Path;
 
 use anyhow::Context;
 use decoder_core::RegisteredCallbacks;
+use decoder_node::ScenarioDecoder;
 use pg_types::{Lsn, PgVersion, RecordBody, Xid};
 use pg_wal::writer::{WalWriter, WriterConfig};
 use primary_core::rng::seeded;
-use primary_core::scenario::Plan;
 use primary_core::{Engine, Overrides, Placed, Scenario, SinkError, Step, VirtualClock, WalSink};
 use tempfile::TempDir;
 
@@ -34,13 +34,6 @@ pub fn scenario_of(source: &str) -> anyhow::Result<Option<Scenario>> {
     }
     let text = service_kit::config::read_text(path).with_context(|| format!("read {source}"))?;
     Ok(Some(Scenario::parse(source, &text)?))
-}
-
-/// What a decoder that plays a plan has registered.
-#[must_use]
-pub fn callbacks_of(plan: &Plan) -> RegisteredCallbacks {
-    let hints = plan.decoder;
-    RegisteredCallbacks { syscache: hints.syscache_callbacks, relcache: hints.relcache_callbacks }
 }
 
 impl ScenarioLog {
@@ -82,10 +75,16 @@ impl ScenarioLog {
         &self.engine
     }
 
-    /// What a decoder that plays it has registered.
+    /// How a decoder that plays it is set up.
+    #[must_use]
+    pub fn decoder(&self) -> ScenarioDecoder {
+        self.engine.plan().decoder.into()
+    }
+
+    /// What it has registered.
     #[must_use]
     pub fn callbacks(&self) -> RegisteredCallbacks {
-        callbacks_of(self.engine.plan())
+        self.decoder().callbacks
     }
 }
 

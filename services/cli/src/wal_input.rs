@@ -28,6 +28,14 @@ pub struct Decoding {
     pub two_phase: Option<TwoPhase>,
 }
 
+impl Decoding {
+    /// Everything at its commit.
+    #[must_use]
+    pub fn at_commit(profile: &Profile, work_mem: WorkMem) -> Self {
+        Self { profile: profile.clone(), work_mem, streaming: false, two_phase: None }
+    }
+}
+
 /// A directory of WAL and what is needed to decode it.
 #[derive(Debug)]
 pub struct WalInput {

@@ -104,3 +104,99 @@ fn a_sweep_is_a_source_for_each_point_and_a_table() {
         .unwrap();
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("there are: rows"));
 }
+
+/// The report of one scenario at its small size.
+fn report(scenario: &str, more: &[&str]) -> serde_json::Value {
+    let dir = tempfile::tempdir().unwrap();
+    run(dir.path(), &[&["--small", "--out", "o", scenario], more].concat());
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(dir.path().join("o/report.json")).unwrap()).unwrap();
+    report["sources"][0].clone()
+}
+
+#[test]
+fn prepared_transactions_come_at_prepare_to_who_asks_for_it_and_at_their_commit_to_the_others() {
+    let plan = Scenario::load("prepared").unwrap();
+    let plan = plan.plan(plan.small()).unwrap();
+    assert!(plan.decoder.two_phase);
+    let source = report("prepared", &["--profiles", "pg13,pg14,pg18,indexed"]);
+    let pipeline = &source["pipeline"];
+    // Small: five are prepared with three rows each, beside a hundred of one row, and committed two seconds later.
+    let (at_commit, before) = (&pipeline["subscriber"], &pipeline["before_commit"]);
+    assert_eq!((&at_commit["transactions"], &at_commit["inserts"]), (&105.into(), &115.into()));
+    assert_eq!(
+        (&before["prepared"], &before["commits_prepared"], &before["rollbacks_prepared"]),
+        (&5.into(), &5.into(), &0.into())
+    );
+    assert_eq!((&before["blocks"], &before["commits_streamed"]), (&0.into(), &0.into()));
+    let ahead = before["ahead_s_max"].as_u64().unwrap();
+    assert!((1..=2).contains(&ahead), "{before}");
+    // What decoding does is the same under both, and under all versions the same is given out.
+    let profiles = source["decoder_profiles"].as_array().unwrap();
+    assert!(profiles.len() == 4 && profiles.iter().all(|profile| profile["identical_output"] == true));
+    let off = report("truncate-partitions", &["--profiles", "indexed"]);
+    assert_eq!(off["pipeline"].get("before_commit"), None, "nobody asked for it");
+}
+
+#[test]
+fn what_a_scenario_says_of_its_decoder_is_what_run_compare_and_check_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = r#"
+name = "large"
+story = "One transaction of two hundred kilobytes, within 64 kB."
+seed = 1
+[decoder]
+work_mem = 65536
+streaming = true
+consumer = "live"
+[[tables]]
+name = "t"
+columns = ["id int", "v text"]
+row_bytes = 200
+[[actors]]
+name = "a"
+transactions = 1
+steps = [{ insert = { table = "t", rows = 1000 } }]
+[[expect]]
+that = 'stream_txns("pg18") == 1'
+[[expect]]
+that = 'stream_count("pg18") >= 3'
+[[expect]]
+that = 'spill_bytes("pg18") == 0'
+[[expect]]
+that = 'stream_txns("pg13") == 0'
+[[expect]]
+that = 'spill_txns("pg13") == 1'
+"#;
+    std::fs::write(dir.path().join("large.toml"), text).unwrap();
+    let program = |args: &[&str]| {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_walstorm")).args(args).current_dir(dir.path()).env_clear().output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, out, err) = program(&["scenarios", "check", "large.toml"]);
+    assert_eq!(code, Some(0), "{out}{err}");
+    let spilled = |args: &[&str]| {
+        let (code, out, err) = program(&[&["compare", "large.toml", "--profiles", "pg18", "--json"], args].concat());
+        assert_eq!(code, Some(0), "{err}");
+        let row: serde_json::Value = serde_json::from_str(&out).unwrap();
+        (row["profile"].as_str().unwrap().to_owned(), row["work"]["spill_txns"].as_u64().unwrap())
+    };
+    assert_eq!(spilled(&[]), ("pg18+live".to_owned(), 1), "blocks cannot be compared with what 13 does");
+    assert_eq!(
+        spilled(&["--work-mem", "1MB", "--consumer", "catch-up"]),
+        ("pg18".to_owned(), 0),
+        "what is asked for comes first"
+    );
+    let (code, out, err) = program(&["run", "large.toml", "--profiles", "pg18", "--json"]);
+    assert_eq!(code, Some(0), "{err}");
+    let lines: Vec<serde_json::Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let before = &lines[0]["before_commit"];
+    assert!(before["commits_streamed"] == 1 && before["blocks"].as_u64() >= Some(3), "{before}");
+    let decoder = lines.iter().find(|line| line["kind"] == "decoder").unwrap();
+    assert_eq!((&decoder["profile"], &decoder["work"]["spill_txns"]), (&"pg18+live".into(), &1.into()));
+    let (code, _, err) = program(&["scenarios", "validate", "large.toml"]);
+    assert_eq!(code, Some(0), "{err}");
+    std::fs::write(dir.path().join("large.toml"), text.replace("65536", "1000")).unwrap();
+    let (code, out, err) = program(&["scenarios", "validate", "large.toml"]);
+    assert!(code != Some(0) && (out + &err).contains("65536"), "out of bounds");
+}

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use decoder_node::{DecoderConfig, DecoderNode, NodeParts};
+use decoder_node::{DecoderConfig, DecoderNode, NodeParts, ScenarioDecoder};
 use pg_types::Lsn;
 use primary_node::{PrimaryConfig, PrimaryNode};
 use service_kit::telemetry::{Export, SamplingConfig, TelemetryConfig};
@@ -65,6 +65,14 @@ impl Cluster {
     /// # Errors
     /// A node does not start.
     pub async fn start(config: ClusterConfig) -> anyhow::Result<Self> {
+        Self::start_with(config, ScenarioDecoder::default()).await
+    }
+
+    /// The same; the decoder has the memory limit of `set_up`, and gives out before the commit what that says.
+    ///
+    /// # Errors
+    /// A node does not start.
+    pub async fn start_with(config: ClusterConfig, set_up: ScenarioDecoder) -> anyhow::Result<Self> {
         let telemetry = TelemetryConfig { sampling: config.sampling.clone(), ..TelemetryConfig::default() };
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let mut primary_config = PrimaryConfig {
@@ -84,6 +92,9 @@ impl Cluster {
             profile: config.decoder_profile,
             catalog: config.catalog,
             telemetry: telemetry.clone(),
+            work_mem: set_up.work_mem.unwrap_or_default().to_string(),
+            streaming: set_up.streaming,
+            two_phase: set_up.two_phase,
             ..DecoderConfig::default()
         };
         decoder_config.server.listen = ANY_PORT.to_owned();

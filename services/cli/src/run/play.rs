@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use decoder_core::{Consumer, Profile, RegisteredCallbacks};
+use decoder_core::{Consumer, Profile};
+use decoder_node::ScenarioDecoder;
 use indicatif::ProgressBar;
 use pg_types::{Lsn, PgVersion};
 use pg_wal::WalDir;
@@ -30,7 +31,6 @@ use super::sample_wal;
 use super::source::{Source, SourceKind};
 use super::standby_profiles::{SnapshotPlan, measure};
 use super::subscriber::Subscriber;
-use crate::scenario_log::callbacks_of;
 
 /// Profiles under which a real WAL is decoded, beside that of its own version.
 const WAL_PROFILES: [&str; 5] = ["pg96", "pg10", "pg13", "pg14", "indexed"];
@@ -55,8 +55,8 @@ struct SetUp {
     wal_dir: Option<PathBuf>,
     /// Folder with names of relations.
     catalog: Option<PathBuf>,
-    /// Callbacks that a decoder has registered.
-    callbacks: RegisteredCallbacks,
+    /// How decoders are set up.
+    decoder: ScenarioDecoder,
     /// Settings of the standby.
     standby_settings: SizeSettings,
     /// Snapshots a second.
@@ -104,7 +104,7 @@ pub async fn play(
         is_point: matches!(&source.kind, SourceKind::Scenario { point: Some(_), .. }),
         wal,
         pipeline,
-        consumer: settings.consumer.unwrap_or_default().to_string(),
+        consumer: set_up.decoder.consumer(settings.consumer).unwrap_or_default().to_string(),
         ranked_by: String::new(),
         steps_all: 0,
         costliest: Vec::new(),
@@ -113,9 +113,9 @@ pub async fn play(
     };
     let own = format!("pg{}", report.wal.version);
     let catalog = set_up.catalog.as_deref();
-    let callbacks = set_up.callbacks;
-    let consumer = settings.consumer;
-    let played = Played { wal_dir: &wal_dir, catalog, callbacks, consumer, own: &own, ladder, bar };
+    let decoder = set_up.decoder;
+    let consumer = decoder.consumer(settings.consumer);
+    let played = Played { wal_dir: &wal_dir, catalog, decoder, consumer, own: &own, ladder, bar };
     if ladder.is_none_or(|l| l.side == Side::Decoder) {
         let names = settings.decoder_profiles(ladder.map(|l| l.rungs), &own, &WAL_PROFILES);
         tokio::task::block_in_place(|| decode_under(&played, &names, &mut report, &mut timings))?;
@@ -134,7 +134,7 @@ fn set_up(source: &Source, settings: &Settings, ladder: Option<&Ladder>, folder:
         source: SourceConfig::default(),
         wal_dir: None,
         catalog: settings.catalog.clone(),
-        callbacks: RegisteredCallbacks::default(),
+        decoder: ScenarioDecoder::default(),
         standby_settings: SizeSettings { max_prepared_transactions: 100, ..SizeSettings::default() },
         snapshots_per_second: SNAPSHOTS_PER_SECOND,
         chosen: Overrides::new(),
@@ -167,7 +167,7 @@ fn set_up(source: &Source, settings: &Settings, ladder: Option<&Ladder>, folder:
             set_up.source.segment_bytes = 1 << 20;
             set_up.source.fsync = false;
             set_up.catalog = Some(write_catalog(&folder.join("catalog"), &plan)?);
-            set_up.callbacks = callbacks_of(&plan);
+            set_up.decoder = plan.decoder.into();
             set_up.standby_settings.max_connections = plan.server.max_connections;
             set_up.standby_settings.max_prepared_transactions = plan.server.max_prepared_transactions;
             if plan.snapshots_per_second > 0 {
@@ -203,7 +203,12 @@ async fn pipeline(
     let config = ClusterConfig {
         source: set_up.source.clone(),
         data_dir: folder.to_owned(),
-        decoder_profile: own.as_deref().unwrap_or("indexed").parse::<Profile>()?.consumed_by(settings.consumer).name,
+        decoder_profile: own
+            .as_deref()
+            .unwrap_or("indexed")
+            .parse::<Profile>()?
+            .consumed_by(set_up.decoder.consumer(settings.consumer))
+            .name,
         standby_profile: set_up.wal_dir.is_none().then(|| "indexed".to_owned()),
         standby_settings: set_up.standby_settings,
         catalog: set_up.catalog.clone(),
@@ -212,8 +217,13 @@ async fn pipeline(
     };
     let decoder_profile = config.decoder_profile.clone();
     let begun = Instant::now();
-    let cluster = Cluster::start(config).await?;
+    let cluster = Cluster::start_with(config, set_up.decoder).await?;
     let subscriber = Subscriber::start(cluster.decoder.addr()).await?;
+    // Beside the one who gets everything at its commit, one who gets it as it comes.
+    let before_commit = match set_up.decoder.streaming || set_up.decoder.two_phase {
+        true => Some(Subscriber::start_in_progress(cluster.decoder.addr()).await?),
+        false => None,
+    };
     let live_rate = set_up.snapshots_per_second.min(LIVE_SNAPSHOTS_PER_SECOND_MAX);
     let readers = Readers::start(cluster.standby.addr(), READERS, live_rate).await?;
     let finished = with_progress(&cluster, bar).await;
@@ -227,7 +237,12 @@ async fn pipeline(
     };
     let decoder = cluster.decoder.state().borrow().clone();
     let standby = cluster.standby.progress().borrow().clone();
-    let subscriber = subscriber.finished(decoder.output_end.min(reached.end)).await?;
+    let end = decoder.output_end.min(reached.end);
+    let subscriber = subscriber.finished(end).await?;
+    let before_commit = match before_commit {
+        Some(subscriber) => Some(subscriber.finished_in_progress(end).await?),
+        None => None,
+    };
     timings.pipeline_wall_ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
     timings.readers = readers.finish().await;
     let wal_dir = set_up.wal_dir.clone().unwrap_or_else(|| folder.join("primary").join("wal"));
@@ -243,6 +258,7 @@ async fn pipeline(
         standby_profile: standby.profile,
         transactions_decoded: decoder.transactions,
         subscriber,
+        before_commit,
         decoder_work: decoder.work,
         transactions_replayed: standby.transactions_ended,
         records_replayed: standby.records_replayed,
@@ -291,9 +307,9 @@ struct Played<'a> {
     wal_dir: &'a Path,
     /// Folder with names of relations.
     catalog: Option<&'a Path>,
-    /// Callbacks that a decoder has registered.
-    callbacks: RegisteredCallbacks,
-    /// Who decodes, if it was asked for.
+    /// How decoders are set up.
+    decoder: ScenarioDecoder,
+    /// Who decodes, if it was asked for or the scenario says so.
     consumer: Option<Consumer>,
     /// Profile of its own version.
     own: &'a str,
@@ -310,7 +326,7 @@ fn decode_under(
     report: &mut SourceReport,
     timings: &mut SourceTimings,
 ) -> anyhow::Result<()> {
-    let Played { wal_dir, catalog, callbacks, consumer, own, ladder, bar } = *played;
+    let Played { wal_dir, catalog, decoder, consumer, own, ladder, bar } = *played;
     let profiles =
         names.iter().map(|name| Ok(name.parse::<Profile>()?.consumed_by(consumer))).collect::<anyhow::Result<Vec<_>>>()?;
     let rank_by = profiles.iter().find(|p| p.is_named(own)).or(profiles.last()).context("no profile to decode under")?.clone();
@@ -318,7 +334,7 @@ fn decode_under(
     bar.set_position(0);
     let source = report.source.clone();
     let mut done = 0;
-    let result = profiles::run(wal_dir, catalog, callbacks, &profiles, &rank_by, &mut |profile| {
+    let result = profiles::run(wal_dir, catalog, decoder, &profiles, &rank_by, &mut |profile| {
         bar.set_message(format!("{source}: decoding as {profile}"));
         bar.set_position(done);
         done += 1;

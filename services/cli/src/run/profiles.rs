@@ -5,7 +5,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::path::Path;
 
-use decoder_core::{DecodedTransaction, Profile, RegisteredCallbacks, WorkMem};
+use decoder_core::{DecodedTransaction, Profile};
+use decoder_node::ScenarioDecoder;
 use pg_types::record::ParameterChangeRecord;
 use pg_types::{InvalidationKind, Lsn, PgVersion, RecordBody, SysCacheTable, Work};
 use pg_wal::{WalDir, WalReader};
@@ -13,7 +14,7 @@ use standby_node::config::SizeSettings;
 
 use super::report::{CacheCount, TransactionReport, WalReport, steps};
 use crate::compare::{Row, measure};
-use crate::wal_input::WalInput;
+use crate::wal_input::{Decoding, WalInput};
 
 /// How many of the costliest transactions are shown.
 pub const COSTLIEST: usize = 10;
@@ -34,7 +35,8 @@ pub struct Profiles {
     pub steps_all: u64,
 }
 
-/// Decodes the WAL in `dir` under each of `profiles`, with these callbacks registered; `rank_by` decides which transactions are costly, and must be one of them.
+/// Decodes the WAL in `dir` under each of `profiles`, with callbacks and memory limit of `decoder`; `rank_by` decides which transactions are
+/// costly, and must be one of them. All is given out at its commit, so that profiles can be compared.
 /// `progress` is told each profile before it runs.
 ///
 /// # Errors
@@ -42,17 +44,18 @@ pub struct Profiles {
 pub fn run(
     dir: &Path,
     catalog: Option<&Path>,
-    callbacks: RegisteredCallbacks,
+    decoder: ScenarioDecoder,
     profiles: &[Profile],
     rank_by: &Profile,
     progress: &mut dyn FnMut(&str),
 ) -> anyhow::Result<Profiles> {
     let mut input = WalInput::open(dir, catalog, None)?;
-    input.callbacks = callbacks;
+    input.callbacks = decoder.callbacks;
+    let decoding = |profile: &Profile| Decoding::at_commit(profile, decoder.work_mem.unwrap_or_default());
     progress(&rank_by.name);
     let mut ranking = Ranking::default();
-    let (mut ranked, digest, _) = measure(&input, rank_by, WorkMem::default(), None, &mut |t| ranking.add(t))?;
-    repeat(&input, &mut ranked)?;
+    let (mut ranked, digest, _) = measure(&input, &decoding(rank_by), None, &mut |t| ranking.add(t))?;
+    repeat(&input, &decoding(rank_by), &mut ranked)?;
     let (transactions, steps_all) = ranking.finish();
     let mut works: HashMap<Lsn, Vec<(String, Work)>> = transactions.iter().map(|t| (t.commit_lsn, Vec::new())).collect();
     let mut rows = Vec::new();
@@ -65,8 +68,8 @@ pub fn run(
         } else {
             progress(&profile.name);
             let (mut row, digest, _) =
-                measure(&input, profile, WorkMem::default(), Some(reference), &mut |t| note(&mut works, profile, t))?;
-            repeat(&input, &mut row)?;
+                measure(&input, &decoding(profile), Some(reference), &mut |t| note(&mut works, profile, t))?;
+            repeat(&input, &decoding(profile), &mut row)?;
             if rows.is_empty() && !row.identical_output {
                 // The first row is what the others are compared with.
                 reference = digest;
@@ -80,13 +83,13 @@ pub fn run(
 }
 
 /// Decodes again until there was enough CPU time to look at: functions are sampled, and a short run gives few looks.
-fn repeat(input: &WalInput, row: &mut Row) -> anyhow::Result<()> {
+fn repeat(input: &WalInput, decoding: &Decoding, row: &mut Row) -> anyhow::Result<()> {
     let mut looked_at = row.cpu.total_ns();
     for _ in 1..REPEAT_MAX {
         if looked_at >= SAMPLED_CPU_NS {
             break;
         }
-        let (again, _, _) = measure(input, &row.outcome.profile, WorkMem::default(), None, &mut |_| ())?;
+        let (again, _, _) = measure(input, decoding, None, &mut |_| ())?;
         looked_at += again.cpu.total_ns();
         row.cpu.merge(&again.cpu);
         row.wall_ns = row.wall_ns.min(again.wall_ns);

@@ -7,7 +7,7 @@ use pg_types::{Lsn, Work};
 use primary_core::ParameterValue;
 use serde::{Serialize, Serializer};
 
-use super::subscriber::Counts;
+use super::subscriber::{Counts, InProgress};
 
 /// Layout number of both files.
 pub const FORMAT: u32 = 1;
@@ -100,6 +100,9 @@ pub struct PipelineReport {
     pub transactions_decoded: u64,
     /// What a subscriber received.
     pub subscriber: Counts,
+    /// What another one received that gets transactions before their commit, if the scenario asks for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before_commit: Option<InProgress>,
     /// What decoding did.
     #[serde(serialize_with = "work")]
     pub decoder_work: Work,

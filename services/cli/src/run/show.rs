@@ -15,6 +15,7 @@ pub use json::json;
 use super::ladder::{Ladder, Side};
 use super::paint::{COLUMNS, Paint};
 use super::report::{Report, SourceReport, SourceTimings, Timings};
+use super::subscriber::InProgress;
 use super::text::{count, nanos, wrapped};
 
 /// Bytes of a mebibyte.
@@ -128,7 +129,29 @@ fn pipeline_line(source: &SourceReport, timed: &SourceTimings) -> String {
         plural(readers.snapshots, "snapshot"),
         nanos(latency),
     );
-    wrapped(&line, COLUMNS)
+    let before_commit = pipeline.before_commit.map(|early| format!("\n{}", wrapped(&before_commit_line(&early), COLUMNS)));
+    wrapped(&line, COLUMNS) + &before_commit.unwrap_or_default()
+}
+
+/// What went out before its commit.
+fn before_commit_line(early: &InProgress) -> String {
+    let mut parts = Vec::new();
+    if early.prepared > 0 {
+        parts.push(format!(
+            "{} at PREPARE, up to {} s before the commit ({} committed, {} rolled back)",
+            plural(early.prepared, "transaction"),
+            count(early.ahead_s_max),
+            count(early.commits_prepared),
+            count(early.rollbacks_prepared),
+        ));
+    }
+    if early.blocks > 0 {
+        parts.push(format!("{} of {}", plural(early.blocks, "block"), plural(early.commits_streamed, "transaction")));
+    }
+    if parts.is_empty() {
+        parts.push("nothing".to_owned());
+    }
+    format!("before the commit, to who asks for it: {}", parts.join(" · "))
 }
 
 /// `1 row`, `2 rows`.

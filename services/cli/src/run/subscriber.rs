@@ -15,7 +15,7 @@ use walstorm_proto::decoder::v1::decoder_service_client::DecoderServiceClient;
 use walstorm_proto::decoder::v1::event::Kind as EventKind;
 use walstorm_proto::decoder::v1::subscribe_request::Kind as Up;
 use walstorm_proto::decoder::v1::subscribe_response::Kind as Down;
-use walstorm_proto::decoder::v1::{SubscribeFeedback, SubscribeRequest, SubscribeResponse, SubscribeStart};
+use walstorm_proto::decoder::v1::{Delivery, SubscribeFeedback, SubscribeRequest, SubscribeResponse, SubscribeStart};
 use walstorm_proto::wal::v1::ChangeKind;
 
 /// Credit given to the decoder, in bytes.
@@ -44,11 +44,30 @@ pub struct Counts {
     pub messages: u64,
 }
 
+/// What was received before its commit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct InProgress {
+    /// Transactions that came when they were prepared.
+    pub prepared: u64,
+    /// Of them, those that committed.
+    pub commits_prepared: u64,
+    /// Of them, those that were rolled back.
+    pub rollbacks_prepared: u64,
+    /// Longest time from a PREPARE to its COMMIT PREPARED, in seconds: so much earlier it came than at its commit.
+    pub ahead_s_max: u64,
+    /// Blocks of transactions in progress.
+    pub blocks: u64,
+    /// Transactions that committed after they had come in blocks.
+    pub commits_streamed: u64,
+}
+
 /// How far a subscriber is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Received {
     /// What it got.
     pub counts: Counts,
+    /// What of it before the commit.
+    pub in_progress: InProgress,
     /// Everything that ends at or before it was received.
     pub end: Lsn,
 }
@@ -68,11 +87,24 @@ impl Subscriber {
     /// # Errors
     /// No connection.
     pub async fn start(address: std::net::SocketAddr) -> anyhow::Result<Self> {
+        Self::start_with(address, Delivery::OnCommit).await
+    }
+
+    /// The same; what the decoder gives out before the commit comes as it is.
+    ///
+    /// # Errors
+    /// No connection.
+    pub async fn start_in_progress(address: std::net::SocketAddr) -> anyhow::Result<Self> {
+        Self::start_with(address, Delivery::InProgress).await
+    }
+
+    /// See above.
+    async fn start_with(address: std::net::SocketAddr, delivery: Delivery) -> anyhow::Result<Self> {
         let channel = Endpoint::from_shared(format!("http://{address}"))?.tcp_nodelay(true).connect().await;
         let channel = channel.context("connect to the decoder")?;
         let client = DecoderServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
         let (sender, received) = watch::channel(Received::default());
-        Ok(Self { received, task: tokio::spawn(subscribe(client, sender)) })
+        Ok(Self { received, task: tokio::spawn(subscribe(client, delivery, sender)) })
     }
 
     /// How far it is.
@@ -85,11 +117,24 @@ impl Subscriber {
     ///
     /// # Errors
     /// Its stream ended before.
-    pub async fn finished(mut self, end: Lsn) -> anyhow::Result<Counts> {
+    pub async fn finished(self, end: Lsn) -> anyhow::Result<Counts> {
+        Ok(self.received_to(end).await?.counts)
+    }
+
+    /// The same; gives what came before its commit.
+    ///
+    /// # Errors
+    /// Its stream ended before.
+    pub async fn finished_in_progress(self, end: Lsn) -> anyhow::Result<InProgress> {
+        Ok(self.received_to(end).await?.in_progress)
+    }
+
+    /// See above.
+    async fn received_to(mut self, end: Lsn) -> anyhow::Result<Received> {
         if let Ok(received) = self.received.wait_for(|r| r.end >= end).await {
-            let counts = received.counts;
+            let received = *received;
             self.task.abort();
-            return Ok(counts);
+            return Ok(received);
         }
         match self.task.await {
             Ok(Err(error)) => Err(error),
@@ -102,6 +147,7 @@ impl Subscriber {
 /// Reads the stream to its end, counting and acknowledging. A decoder that has not reached its primary yet is asked again.
 async fn subscribe(
     mut client: DecoderServiceClient<tonic::transport::Channel>,
+    delivery: Delivery,
     progress: watch::Sender<Received>,
 ) -> anyhow::Result<()> {
     let mut received = Received::default();
@@ -112,6 +158,7 @@ async fn subscribe(
             max_outstanding_bytes: CREDIT_BYTES,
             heartbeat_interval: Some(HEARTBEAT_INTERVAL),
             client_id: "walstorm-run".to_owned(),
+            delivery: delivery.into(),
             ..SubscribeStart::default()
         };
         up.send(SubscribeRequest { kind: Some(Up::Start(start)) }).await.context("subscribe")?;
@@ -174,7 +221,7 @@ async fn read(
 
 /// Adds a batch.
 fn count(batch: &EventBatch, received: &mut Received) -> Result<(), prost::DecodeError> {
-    let counts = &mut received.counts;
+    let (counts, in_progress) = (&mut received.counts, &mut received.in_progress);
     for event in batch.events() {
         match event?.kind {
             Some(EventKind::Change(change)) => {
@@ -195,7 +242,20 @@ fn count(batch: &EventBatch, received: &mut Received) -> Result<(), prost::Decod
                 counts.transactions += 1;
                 received.end = received.end.max(Lsn(commit.end_lsn));
             }
-            // The rest comes to those only who ask for it.
+            Some(EventKind::StreamStart(_)) => in_progress.blocks += 1,
+            Some(EventKind::StreamCommit(_)) => {
+                counts.transactions += 1;
+                in_progress.commits_streamed += 1;
+            }
+            Some(EventKind::Prepare(_)) => in_progress.prepared += 1,
+            Some(EventKind::CommitPrepared(commit)) => {
+                counts.transactions += 1;
+                in_progress.commits_prepared += 1;
+                let seconds = |time: Option<prost_types::Timestamp>| time.unwrap_or_default().seconds;
+                let ahead = seconds(commit.commit_time).saturating_sub(seconds(commit.prepare_time));
+                in_progress.ahead_s_max = in_progress.ahead_s_max.max(u64::try_from(ahead).unwrap_or(0));
+            }
+            Some(EventKind::RollbackPrepared(_)) => in_progress.rollbacks_prepared += 1,
             _ => {}
         }
     }

@@ -6,7 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use comfy_table::{ContentArrangement, Table, presets};
-use pg_types::{PgVersion, Work};
+use decoder_core::{Profile, TwoPhase};
+use decoder_node::ScenarioDecoder;
+use pg_types::PgVersion;
 use primary_core::scenario::{Counter, CounterSource, SweepPoint};
 use primary_core::{Overrides, Scenario};
 use serde_json::json;
@@ -18,7 +20,7 @@ use super::list::values;
 use crate::compare;
 use crate::run::standby_profiles::{self, SnapshotPlan, StandbyCost};
 use crate::scenario_log::ScenarioLog;
-use crate::wal_input::WalInput;
+use crate::wal_input::{Decoding, WalInput};
 
 /// Exit code if something did not come out as expected.
 const UNEXPECTED: u8 = 3;
@@ -114,14 +116,24 @@ pub fn check(scenario: &Scenario, overrides: &Overrides, seed: u64, version: PgV
     Ok(outcomes)
 }
 
+/// How a profile decodes the scenario: as its `[decoder]` says, as far as the profile can.
+fn decoding(decoder: ScenarioDecoder, profile: Profile) -> Decoding {
+    Decoding {
+        work_mem: decoder.work_mem.unwrap_or_default(),
+        streaming: decoder.streaming && profile.streams(),
+        two_phase: decoder.two_phase.then(TwoPhase::default),
+        profile: decoder.profile(profile),
+    }
+}
+
 /// What was measured, each profile once.
 struct Measured<'a> {
     /// What was played.
     log: &'a ScenarioLog,
     /// Its WAL, once a decoder or a standby is asked.
     input: Option<WalInput>,
-    /// Work of decoders by profile.
-    decoders: BTreeMap<String, Work>,
+    /// What decoders came to, by profile.
+    decoders: BTreeMap<String, decoder_core::Outcome>,
     /// Work of readers of a standby by profile.
     standbys: BTreeMap<String, StandbyCost>,
 }
@@ -142,10 +154,9 @@ impl Measured<'_> {
         let profile = counter.of.clone().unwrap_or_default();
         match counter.source() {
             CounterSource::Decoder if !self.decoders.contains_key(&profile) => {
-                let parsed = profile.parse::<decoder_core::Profile>()?;
-                let (row, _, _) =
-                    compare::measure(self.input()?, &parsed, decoder_core::WorkMem::default(), None, &mut |_| ())?;
-                self.decoders.insert(profile, row.outcome.work);
+                let decoding = decoding(self.log.decoder(), profile.parse()?);
+                let (row, _, _) = compare::measure(self.input()?, &decoding, None, &mut |_| ())?;
+                self.decoders.insert(profile, row.outcome);
             }
             CounterSource::Standby if !self.standbys.contains_key(&profile) => {
                 let parsed = profile.parse::<standby_core::StandbyProfile>()?;
@@ -170,7 +181,14 @@ impl Measured<'_> {
         let name = counter.name.as_str();
         let value = match counter.source() {
             CounterSource::Primary => self.log.engine().tally(of)?.get(name)?,
-            CounterSource::Decoder => self.decoders.get(of?)?.entries().find(|(key, _)| *key == name)?.1,
+            CounterSource::Decoder => {
+                let outcome = self.decoders.get(of?)?;
+                match name {
+                    "given_at_commit" => outcome.transactions,
+                    "given_at_prepare" => outcome.prepared,
+                    _ => outcome.work.entries().find(|(key, _)| *key == name)?.1,
+                }
+            }
             CounterSource::Standby => {
                 let cost = self.standbys.get(of?)?;
                 match name {

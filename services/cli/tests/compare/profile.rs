@@ -8,7 +8,7 @@ use primary_core::Scenario;
 use serde_json::Value;
 use walstorm_cli::profile::{self, lines};
 use walstorm_cli::scenario_log::ScenarioLog;
-use walstorm_cli::wal_input::WalInput;
+use walstorm_cli::wal_input::{Decoding, WalInput};
 use walstorm_cli::{Cli, Command, compare};
 
 /// Runs the command; gives exit code, output and remarks.
@@ -46,7 +46,8 @@ fn the_leading_function_of_each_step_of_2017_is_the_published_one() {
     ];
     for (name, function, published) in steps {
         let profile: Profile = name.parse().unwrap();
-        let (row, _, _) = compare::measure(&input, &profile, WorkMem::default(), None, &mut |_| ()).unwrap();
+        let (row, _, _) =
+            compare::measure(&input, &Decoding::at_commit(&profile, WorkMem::default()), None, &mut |_| ()).unwrap();
         let (leads, share) = lines::leading(&row.attribution);
         assert_eq!(leads, function, "{name}: {:?}", lines::lines(&row.attribution));
         assert!(share >= published - 10.0, "{name}: published {published} %, here {share:.0} %");

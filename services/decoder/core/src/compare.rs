@@ -13,7 +13,7 @@ use pg_types::record::{LogicalMessageRecord, TruncateRecord};
 use pg_types::{Lsn, QueueCounts, WalRecord, Work, Xid};
 
 use crate::decode::Decoder;
-use crate::output::{DecodedChange, DecodedTransaction, OutputSink, Relation};
+use crate::output::{DecodedChange, DecodedTransaction, OutputSink, PreparedEnd, Relation};
 use crate::relsync::RelsyncCounts;
 use crate::snap_build::SnapBuildCounts;
 use crate::syscache_callbacks::CallbackCounts;
@@ -55,8 +55,10 @@ pub struct Outcome {
     pub callbacks: CallbackCounts,
     /// What building snapshots took.
     pub snap_build: SnapBuildCounts,
-    /// Transactions given out.
+    /// Transactions given out at their commit.
     pub transactions: u64,
+    /// Transactions given out at their PREPARE.
+    pub prepared: u64,
     /// Of everything that was given out.
     pub digest: u64,
 }
@@ -128,6 +130,7 @@ impl Contender {
             callbacks: decoder.callback_counts(),
             snap_build: decoder.snap_build_counts(),
             transactions: self.digest.transactions,
+            prepared: self.digest.prepared,
             digest: self.digest.hasher.finish(),
         }
     }
@@ -138,12 +141,24 @@ impl Contender {
 struct Digest {
     /// The hash so far.
     hasher: DefaultHasher,
-    /// Transactions so far.
+    /// Transactions given out at their commit so far.
     transactions: u64,
+    /// At their PREPARE.
+    prepared: u64,
     /// Start of the commit record that it waits for.
     looks_for: Lsn,
     /// What that transaction cost.
     found: Option<Work>,
+}
+
+impl Digest {
+    /// The end of a transaction, of a kind.
+    fn whole(&mut self, kind: u8, t: &DecodedTransaction) {
+        (kind, t.xid, t.end_lsn, t.commit_time, &t.subxids, t.changes(), t.messages.invalidations()).hash(&mut self.hasher);
+        if t.commit_lsn == self.looks_for {
+            self.found = Some(t.work);
+        }
+    }
 }
 
 impl OutputSink for Digest {
@@ -165,11 +180,43 @@ impl OutputSink for Digest {
     }
 
     fn commit(&mut self, t: &DecodedTransaction) {
-        (5, t.xid, t.end_lsn, t.commit_time, &t.subxids, t.changes(), t.messages.invalidations()).hash(&mut self.hasher);
+        self.whole(5, t);
         self.transactions += 1;
-        if t.commit_lsn == self.looks_for {
-            self.found = Some(t.work);
-        }
+    }
+
+    fn stream_start(&mut self, xid: Xid, lsn: Lsn, first: bool) {
+        (6, xid, lsn, first).hash(&mut self.hasher);
+    }
+
+    fn stream_stop(&mut self, xid: Xid, lsn: Lsn) {
+        (7, xid, lsn).hash(&mut self.hasher);
+    }
+
+    fn stream_abort(&mut self, top_xid: Xid, xid: Xid, lsn: Lsn) {
+        (8, top_xid, xid, lsn).hash(&mut self.hasher);
+    }
+
+    fn stream_commit(&mut self, t: &DecodedTransaction) {
+        self.whole(9, t);
+        self.transactions += 1;
+    }
+
+    fn prepare(&mut self, t: &DecodedTransaction) {
+        self.whole(10, t);
+        self.prepared += 1;
+    }
+
+    fn stream_prepare(&mut self, t: &DecodedTransaction) {
+        self.whole(11, t);
+        self.prepared += 1;
+    }
+
+    fn commit_prepared(&mut self, end: &PreparedEnd) {
+        (12, end.xid, &end.gid, end.lsn).hash(&mut self.hasher);
+    }
+
+    fn rollback_prepared(&mut self, end: &PreparedEnd) {
+        (13, end.xid, &end.gid, end.lsn).hash(&mut self.hasher);
     }
 }
 
@@ -201,5 +248,39 @@ impl OutputSink for Seen<'_> {
     fn commit(&mut self, transaction: &DecodedTransaction) {
         self.digest.commit(transaction);
         (self.observe)(transaction);
+    }
+    fn stream_start(&mut self, xid: Xid, lsn: Lsn, first: bool) {
+        self.digest.stream_start(xid, lsn, first);
+    }
+
+    fn stream_stop(&mut self, xid: Xid, lsn: Lsn) {
+        self.digest.stream_stop(xid, lsn);
+    }
+
+    fn stream_abort(&mut self, top_xid: Xid, xid: Xid, lsn: Lsn) {
+        self.digest.stream_abort(top_xid, xid, lsn);
+    }
+
+    fn stream_commit(&mut self, transaction: &DecodedTransaction) {
+        self.digest.stream_commit(transaction);
+        (self.observe)(transaction);
+    }
+
+    fn prepare(&mut self, transaction: &DecodedTransaction) {
+        self.digest.prepare(transaction);
+        (self.observe)(transaction);
+    }
+
+    fn stream_prepare(&mut self, transaction: &DecodedTransaction) {
+        self.digest.stream_prepare(transaction);
+        (self.observe)(transaction);
+    }
+
+    fn commit_prepared(&mut self, end: &PreparedEnd) {
+        self.digest.commit_prepared(end);
+    }
+
+    fn rollback_prepared(&mut self, end: &PreparedEnd) {
+        self.digest.rollback_prepared(end);
     }
 }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use decoder_core::{Catalog, Contender, Decoder, Interrupt, Outcome, Profile, RegisteredCallbacks, WorkMem};
+use decoder_core::{Catalog, Contender, Decoder, Interrupt, Outcome, Profile, WorkMem};
 use pg_types::{Lsn, Oid, PgVersion, WalRecord, Work};
 use pg_wal::{Crc, WalProfile};
 use primary_core::rng::seeded;
@@ -19,6 +19,7 @@ use tonic::Status;
 use crate::config::{AnalysisConfig, Checked};
 use crate::error::NodeError;
 use crate::pipeline::{Batch, Joiner, places};
+use crate::scenario_decoder::ScenarioDecoder;
 use crate::upstream::Upstream;
 
 /// What calls for analysis share.
@@ -59,10 +60,10 @@ pub(crate) struct Maker {
     pub(crate) database: Oid,
     /// Names.
     pub(crate) catalog: Arc<dyn Catalog>,
-    /// Memory limit.
+    /// Memory limit, if the set-up names none.
     pub(crate) work_mem: WorkMem,
-    /// Callbacks that are registered.
-    pub(crate) callbacks: RegisteredCallbacks,
+    /// How decoders are set up. All give out at the commit: profiles of before 14 can do nothing else, and all are compared.
+    pub(crate) set_up: ScenarioDecoder,
     /// Stops them.
     pub(crate) interrupt: Interrupt,
 }
@@ -156,7 +157,7 @@ impl Analyst {
         Err(too_large(&text, "analysis.wal_bytes_max"))
     }
 
-    /// Plays a scenario that ships; gives its records and what its decoders have registered.
+    /// Plays a scenario that ships; gives its records and how its decoders are set up.
     ///
     /// # Errors
     ///
@@ -168,7 +169,7 @@ impl Analyst {
         seed: Option<u64>,
         version: PgVersion,
         interrupt: &Interrupt,
-    ) -> Result<(Input, RegisteredCallbacks), Status> {
+    ) -> Result<(Input, ScenarioDecoder), Status> {
         let invalid = |text: String| invalid_field("scenario", text).into_status();
         if !Scenario::names().any(|known| known == name) {
             let known: Vec<&str> = Scenario::names().collect();
@@ -176,8 +177,7 @@ impl Analyst {
         }
         let scenario = Scenario::load(name).map_err(|e| invalid(e.to_string()))?;
         let plan = scenario.plan(overrides).map_err(|e| invalid(e.to_string()))?;
-        let hints = plan.decoder;
-        let callbacks = RegisteredCallbacks { syscache: hints.syscache_callbacks, relcache: hints.relcache_callbacks };
+        let decoder = ScenarioDecoder::from(plan.decoder);
         let mut engine = Engine::new(plan, version).map_err(|e| invalid(e.to_string()))?;
         let mut sink = MemorySink::new(version);
         let (mut clock, mut rng) = (VirtualClock::default(), seeded(seed.unwrap_or(scenario.seed())));
@@ -191,7 +191,7 @@ impl Analyst {
                 return Err(Status::cancelled("the call is gone"));
             }
         }
-        Ok((Input::Records(sink.records), callbacks))
+        Ok((Input::Records(sink.records), decoder))
     }
 }
 
@@ -292,12 +292,13 @@ impl Input {
 impl Maker {
     /// A decoder of a profile; one that `resumes` counts as consistent from the first record on.
     fn decoder(&self, profile: &Profile, resumes: bool) -> Result<Decoder, NodeError> {
-        let config = decoder_core::DecoderConfig::new(self.version, profile.clone(), self.database);
-        let config = decoder_core::DecoderConfig { work_mem: self.work_mem, ..config };
+        let profile = self.set_up.profile(profile.clone());
+        let config = decoder_core::DecoderConfig::new(self.version, profile, self.database);
+        let config = decoder_core::DecoderConfig { work_mem: self.set_up.work_mem.unwrap_or(self.work_mem), ..config };
         let catalog = Arc::clone(&self.catalog);
         let decoder = if resumes { Decoder::resume(config, catalog) } else { Decoder::new(config, catalog) };
         let mut decoder = decoder.stopped_by(self.interrupt.clone());
-        decoder.register_callbacks(self.callbacks).map_err(|e| NodeError::Callbacks(e.to_string()))?;
+        decoder.register_callbacks(self.set_up.callbacks).map_err(|e| NodeError::Callbacks(e.to_string()))?;
         Ok(decoder)
     }
 }

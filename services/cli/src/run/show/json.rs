@@ -38,6 +38,7 @@ fn lines(source: &SourceReport, timed: &SourceTimings) -> serde_json::Result<Vec
         "aborts": source.wal.aborts,
         "messages": source.wal.messages,
         "decoded": source.pipeline.transactions_decoded,
+        "before_commit": source.pipeline.before_commit,
         "replayed": source.pipeline.transactions_replayed,
         "stopped": source.pipeline.stopped,
         "pipeline_wall_ns": timed.pipeline_wall_ns,

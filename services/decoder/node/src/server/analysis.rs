@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use decoder_core::compare::depends_on_the_past;
 use decoder_core::footprint::story::catalog_name;
-use decoder_core::{Interrupt, NoCatalog, Profile, RegisteredCallbacks, Summary};
+use decoder_core::{Interrupt, NoCatalog, Profile, Summary};
 use pg_types::{Lsn, PgVersion, Work, Xid};
 use primary_core::Overrides;
 use service_kit::Drain;
@@ -20,6 +20,7 @@ use super::{Shared, convert, internal, status};
 use crate::analysis::{Analyst, Input, Maker, RaisedWhenGone};
 use crate::costliest::{Costliest, TransactionCost};
 use crate::error::NodeError;
+use crate::scenario_decoder::ScenarioDecoder;
 
 /// Profiles that are asked unless others are named.
 const PROFILES: [&str; 4] = ["pg13", "pg14", "pg18", "indexed"];
@@ -197,8 +198,8 @@ fn maker(shared: &Shared, interrupt: Interrupt) -> Result<(PgVersion, Maker), St
     };
     let checked = &shared.analyst.checked;
     let (catalog, work_mem) = (Arc::clone(&checked.catalog), checked.work_mem);
-    let callbacks = RegisteredCallbacks::default();
-    Ok((version, Maker { version, database, catalog, work_mem, callbacks, interrupt }))
+    let set_up = ScenarioDecoder::default();
+    Ok((version, Maker { version, database, catalog, work_mem, set_up, interrupt }))
 }
 
 /// Why WAL could not be decoded again.
@@ -330,10 +331,10 @@ async fn input(
             let version = shared.serving.borrow().as_ref().map_or(PgVersion::V18, |s| s.version);
             let (analyst, playing) = (Arc::clone(&shared.analyst), interrupt.clone());
             let play = move || analyst.play(&scenario.name, &parameters, scenario.seed, version, &playing);
-            let (input, callbacks) = tokio::task::spawn_blocking(play).await.map_err(|e| internal(&e))??;
+            let (input, set_up) = tokio::task::spawn_blocking(play).await.map_err(|e| internal(&e))??;
             let database = input.database().map_err(|e| decode_status(&e))?;
             let work_mem = shared.analyst.checked.work_mem;
-            Ok((input, Maker { version, database, catalog: Arc::new(NoCatalog), work_mem, callbacks, interrupt }))
+            Ok((input, Maker { version, database, catalog: Arc::new(NoCatalog), work_mem, set_up, interrupt }))
         }
     }
 }

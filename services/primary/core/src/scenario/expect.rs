@@ -28,6 +28,8 @@ pub const STANDBY_COUNTERS: &[&str] = &[
     "compressions",
     "snapshots_suboverflowed",
 ];
+/// What a decoder under a profile is asked for, beside its counters of [`pg_types::Work`].
+pub const DECODER_COUNTERS: &[&str] = &["given_at_commit", "given_at_prepare"];
 /// Functions of numbers, with how many they take.
 const FUNCTIONS: &[(&str, usize)] = &[("min", 2), ("max", 2), ("floor", 1), ("ceil", 1), ("abs", 1), ("log2", 1), ("sqrt", 1)];
 
@@ -57,7 +59,7 @@ impl Counter {
     pub fn source(&self) -> CounterSource {
         if STANDBY_COUNTERS.contains(&self.name.as_str()) {
             CounterSource::Standby
-        } else if pg_types::Work::KEYS.contains(&self.name.as_str()) {
+        } else if pg_types::Work::KEYS.iter().chain(DECODER_COUNTERS).any(|key| *key == self.name) {
             CounterSource::Decoder
         } else {
             CounterSource::Primary
@@ -408,7 +410,7 @@ impl<'a> Parser<'a> {
     /// A counter that exists, of an actor that exists.
     fn counter(&self, start: usize, name: &str, of: Option<String>) -> Read<Expression> {
         let counter = Counter { name: name.to_owned(), of };
-        let known = Tally::KEYS.iter().chain(pg_types::Work::KEYS).chain(STANDBY_COUNTERS).copied();
+        let known = Tally::KEYS.iter().chain(pg_types::Work::KEYS).chain(DECODER_COUNTERS).chain(STANDBY_COUNTERS).copied();
         if !known.clone().any(|key| key == name) {
             let parameters = self.names.parameters.iter().map(|(parameter, _)| *parameter);
             let words: Vec<&str> =

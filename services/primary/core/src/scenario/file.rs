@@ -166,6 +166,24 @@ pub(super) struct DecoderFile {
     pub(super) syscache_callbacks: Option<At<Amount>>,
     /// Relcache callbacks that are registered.
     pub(super) relcache_callbacks: Option<At<Amount>>,
+    /// Who decodes; `catch-up` if not said.
+    pub(super) consumer: Option<DecoderConsumerFile>,
+    /// Bytes that changes in memory may count for (`logical_decoding_work_mem`); 64 MB if not said.
+    pub(super) work_mem: Option<At<Amount>>,
+    /// Large transactions are given out in blocks, by those who can (14 and later).
+    pub(super) streaming: Option<bool>,
+    /// Prepared transactions are given out when they are prepared (14 and later).
+    pub(super) two_phase: Option<bool>,
+}
+
+/// Who decodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum DecoderConsumerFile {
+    /// A walsender that keeps up, and reads the shared queue of invalidation messages too.
+    Live,
+    /// One that decodes WAL whose messages everybody has read long ago.
+    CatchUp,
 }
 
 /// `[readers]`.

@@ -37,12 +37,12 @@ use std::collections::BTreeMap;
 use rand::Rng;
 use toml::de::DeTable;
 
-pub use expect::{Counter, CounterSource, Expectation, STANDBY_COUNTERS, Verdict};
+pub use expect::{Counter, CounterSource, DECODER_COUNTERS, Expectation, STANDBY_COUNTERS, Verdict};
 pub use file::ParameterValue;
 pub use pause::Pause;
 pub use plan::{
-    ActorPlan, ConsumerKind, ConsumerPlan, DecoderHints, FaultKind, FaultPlan, PausedPlan, Plan, PublicationPlan, ServerPlan,
-    TablePlan, TransactionPlan,
+    ActorPlan, ConsumerKind, ConsumerPlan, DecoderConsumer, DecoderHints, FaultKind, FaultPlan, PausedPlan, Plan,
+    PublicationPlan, ServerPlan, TablePlan, TransactionPlan,
 };
 pub use schema::schema;
 pub use size::PlanSize;

@@ -59,6 +59,23 @@ pub struct DecoderHints {
     pub syscache_callbacks: Option<u8>,
     /// Relcache callbacks that are registered.
     pub relcache_callbacks: Option<u8>,
+    /// Who decodes.
+    pub consumer: Option<DecoderConsumer>,
+    /// Bytes that changes in memory may count for.
+    pub work_mem: Option<u64>,
+    /// Large transactions are given out in blocks, if the version can.
+    pub streaming: bool,
+    /// Prepared transactions are given out when they are prepared, if the version can.
+    pub two_phase: bool,
+}
+
+/// Who decodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecoderConsumer {
+    /// A walsender that keeps up, and reads the shared queue of invalidation messages too.
+    Live,
+    /// One that decodes WAL whose messages everybody has read long ago.
+    CatchUp,
 }
 
 /// Tables that are there before the log begins.

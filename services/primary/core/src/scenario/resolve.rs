@@ -9,9 +9,9 @@ use std::ops::Range;
 
 use super::amount::Amount;
 use super::at::At;
-use super::file::{ScenarioFile, TableFile};
+use super::file::{DecoderConsumerFile, ScenarioFile, TableFile};
 use super::nearest::suggest;
-use super::plan::{DecoderHints, Plan, ServerPlan, TablePlan};
+use super::plan::{DecoderConsumer, DecoderHints, Plan, ServerPlan, TablePlan};
 use super::{Overrides, ParameterValue, ScenarioError, Template, position};
 use crate::ddl::column::{Column, known_types};
 
@@ -27,6 +27,10 @@ const ROW_LEN_MAX: u64 = 8_000;
 const SYSCACHE_CALLBACKS_MAX: u64 = 64;
 /// `MAX_RELCACHE_CALLBACKS`.
 const RELCACHE_CALLBACKS_MAX: u64 = 10;
+/// Bounds of `logical_decoding_work_mem`, in bytes.
+const WORK_MEM_MIN: u64 = 64 << 10;
+/// See [`WORK_MEM_MIN`].
+const WORK_MEM_MAX: u64 = (i32::MAX as u64) << 10;
 /// Most actors, consumers, faults, groups of tables and of publications, each.
 const SECTIONS_MAX: usize = 1_000;
 /// Largest `max_slot_wal_keep_size`, 2^53 bytes.
@@ -159,6 +163,13 @@ impl Resolver<'_> {
             decoder: DecoderHints {
                 syscache_callbacks: hint(&file.decoder.syscache_callbacks, SYSCACHE_CALLBACKS_MAX),
                 relcache_callbacks: hint(&file.decoder.relcache_callbacks, RELCACHE_CALLBACKS_MAX),
+                consumer: file.decoder.consumer.map(|consumer| match consumer {
+                    DecoderConsumerFile::Live => DecoderConsumer::Live,
+                    DecoderConsumerFile::CatchUp => DecoderConsumer::CatchUp,
+                }),
+                work_mem: self.optional(&file.decoder.work_mem, |a| self.number(a, WORK_MEM_MIN, WORK_MEM_MAX)),
+                streaming: file.decoder.streaming.unwrap_or(false),
+                two_phase: file.decoder.two_phase.unwrap_or(false),
             },
             snapshots_per_second: self.or(&file.readers.snapshots_per_second, 0, |a| self.number(a, 0, 1_000_000)),
             tables: file.tables.iter().take(SECTIONS_MAX).filter_map(|table| self.table(table)).collect(),
