@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+pub mod bench;
 pub mod compare;
 pub mod cpu_sampler;
 pub mod decode;
@@ -43,6 +44,8 @@ pub enum Command {
     Explain(explain::Args),
     /// Where CPU time goes when one input is decoded: a table by PostgreSQL's function names, a flame graph.
     Profile(profile::Args),
+    /// Load a node, and show how it bears it.
+    Bench(bench::Args),
     /// Scenarios: what ships, what is in them, whether a file is right, whether what must come out does.
     Scenarios(scenarios::Args),
 }
@@ -60,6 +63,7 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Compare(args) => compare::main(&args),
         Command::Explain(args) => explain::main(&args),
         Command::Profile(args) => profile::main(&args),
+        Command::Bench(args) => bench::main(&args),
         Command::Scenarios(args) => scenarios::main(&args),
     }
 }

@@ -221,7 +221,7 @@ fn check(args: &Args) -> anyhow::Result<Settings> {
 }
 
 /// The parameters of `--set`.
-fn parameters(set: &[String]) -> anyhow::Result<Overrides> {
+pub(crate) fn parameters(set: &[String]) -> anyhow::Result<Overrides> {
     let pair = |text: &String| match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.into())),
         _ => bail!("--set {}: write a parameter's name, '=' and its value", service_kit::printable(text)),

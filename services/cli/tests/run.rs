@@ -1,6 +1,9 @@
 //! `walstorm run` as a program: what it writes, prints and refuses.
 #![allow(clippy::unwrap_used, reason = "a panic in a test is its report")]
 
+#[path = "run/bench.rs"]
+mod bench;
+
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -56,10 +59,15 @@ steps = [{ insert = { partitions_of = "parted" } }, { truncate = { table = "part
 "#;
 
 /// The program in a folder of its own, without the environment's wishes about colours and traces.
-fn walstorm(dir: &Path, args: &[&str]) -> Output {
+fn program(dir: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_walstorm"));
-    command.arg("run").args(args).current_dir(dir).env_clear();
+    command.args(args).current_dir(dir).env_clear();
     command.output().unwrap()
+}
+
+/// `walstorm run` so.
+fn walstorm(dir: &Path, args: &[&str]) -> Output {
+    program(dir, &[&["run"], args].concat())
 }
 
 /// The same, which must succeed; its standard output.

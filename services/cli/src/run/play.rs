@@ -10,8 +10,8 @@ use decoder_node::ScenarioDecoder;
 use indicatif::ProgressBar;
 use pg_types::{Lsn, PgVersion};
 use pg_wal::WalDir;
-use primary_core::scenario::Plan;
-use primary_core::{Engine, Overrides};
+use primary_core::scenario::{Plan, ServerPlan};
+use primary_core::{Engine, Overrides, Scenario};
 use primary_node::config::SourceConfig;
 use service_kit::telemetry::{Export, SamplingConfig};
 use standby_core::StandbyProfile;
@@ -158,18 +158,12 @@ fn set_up(source: &Source, settings: &Settings, ladder: Option<&Ladder>, folder:
             let mut overrides = ladder.map(Ladder::overrides).unwrap_or_default();
             overrides.extend(set_up.chosen.clone());
             let plan = scenario.plan(&overrides)?;
-            let name = file.as_ref().map_or_else(|| scenario.name().to_owned(), |path| path.to_string_lossy().into_owned());
-            set_up.source.scenario = Some(name);
-            set_up.source.parameters = overrides;
-            set_up.source.seed = settings.seed.or(Some(point.map_or(scenario.seed(), |point| point.seed)));
-            set_up.source.clock = settings.clock;
-            set_up.source.pg_version = SCENARIO_VERSION.major();
-            set_up.source.segment_bytes = 1 << 20;
-            set_up.source.fsync = false;
+            let seed = settings.seed.unwrap_or(point.map_or(scenario.seed(), |point| point.seed));
+            set_up.source =
+                SourceConfig { clock: settings.clock, ..played_by_primary(scenario, file.as_deref(), overrides, seed) };
             set_up.catalog = Some(write_catalog(&folder.join("catalog"), &plan)?);
             set_up.decoder = plan.decoder.into();
-            set_up.standby_settings.max_connections = plan.server.max_connections;
-            set_up.standby_settings.max_prepared_transactions = plan.server.max_prepared_transactions;
+            set_up.standby_settings = sizes_of(&plan);
             if plan.snapshots_per_second > 0 {
                 set_up.snapshots_per_second = plan.snapshots_per_second;
             }
@@ -177,6 +171,26 @@ fn set_up(source: &Source, settings: &Settings, ladder: Option<&Ladder>, folder:
     }
     set_up.source.wal_dir.clone_from(&set_up.wal_dir);
     Ok(set_up)
+}
+
+/// A scenario, by its name or from its file, as what a primary plays.
+pub(crate) fn played_by_primary(scenario: &Scenario, file: Option<&Path>, parameters: Overrides, seed: u64) -> SourceConfig {
+    let name = file.map_or_else(|| scenario.name().to_owned(), |path| path.to_string_lossy().into_owned());
+    SourceConfig {
+        scenario: Some(name),
+        parameters,
+        seed: Some(seed),
+        pg_version: SCENARIO_VERSION.major(),
+        segment_bytes: 1 << 20,
+        fsync: false,
+        ..SourceConfig::default()
+    }
+}
+
+/// The settings of a standby beside the server of a plan.
+pub(crate) fn sizes_of(plan: &Plan) -> SizeSettings {
+    let ServerPlan { max_connections, max_prepared_transactions, .. } = plan.server;
+    SizeSettings { max_connections, max_prepared_transactions, ..SizeSettings::default() }
 }
 
 /// Writes the names of the relations that a scenario begins with, so that people need not read file numbers.

@@ -5,7 +5,7 @@
 
 use pg_types::{RecordBody, Timestamp, Work};
 use pg_wal::{WalDir, WalReader};
-use service_kit::cpu::thread_cpu_ns;
+use service_kit::cpu::{thread_clock_cost_ns, thread_cpu_ns};
 use standby_core::{RecoveryWriter, StandbyProfile, StandbySettings, StandbyState};
 use standby_node::begin::BeginSearch;
 use standby_node::config::StartAt;
@@ -60,7 +60,7 @@ pub fn measure(dir: &WalDir, profile: StandbyProfile, plan: &SnapshotPlan) -> an
     let wal_profile = dir.profile();
     let mut due = Due::new(plan.per_second);
     let mut cost = StandbyCost::default();
-    let clock_ns = clock_cost_ns();
+    let clock_ns = thread_clock_cost_ns();
     let begun = thread_cpu_ns();
     while let Some(raw) = wal.next()? {
         let record = raw.decode(wal_profile)?;
@@ -123,11 +123,6 @@ impl Due {
         self.next = Some(Timestamp(next.0.saturating_add((behind + 1).saturating_mul(self.every_us))));
         u32::try_from(behind + 1).unwrap_or(u32::MAX).min(CATCH_UP_MAX)
     }
-}
-
-/// What looking at the clock itself costs: the least of many looks. A snapshot that jumps over gaps takes less than that.
-fn clock_cost_ns() -> u64 {
-    (0..1000).map(|_| thread_cpu_ns().abs_diff(thread_cpu_ns())).min().unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -372,5 +372,6 @@ impl CatalogSession {
     }
 }
 
+pub mod startup;
 #[cfg(test)]
 mod tests;

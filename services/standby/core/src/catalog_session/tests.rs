@@ -15,20 +15,6 @@ const DB: Oid = Oid(5);
 const OTHER: Oid = Oid(6);
 /// Version of the sessions.
 const VERSION: PgVersion = PgVersion::V16;
-/// What a session reads while it starts: before it knows its database, and after; all but the first of the latter have syscaches.
-const BEFORE: [Oid; 2] = [catalog::AUTHID, catalog::DATABASE];
-const AFTER: [Oid; 9] = [
-    catalog::CLASS,
-    catalog::ATTRIBUTE,
-    catalog::INDEX,
-    catalog::AM,
-    catalog::OPCLASS,
-    catalog::PROC,
-    catalog::TYPE,
-    catalog::NAMESPACE,
-    catalog::CLASS,
-];
-
 /// A standby that is ready, and the end of its WAL.
 struct Standby {
     writer: RecoveryWriter,
@@ -78,21 +64,22 @@ fn start(
     mut between: impl FnMut(&mut Standby, &mut CatalogSession, usize),
 ) -> u64 {
     let mut session = standby.session(rule);
-    for relation in BEFORE {
-        session.scan(relation).unwrap();
+    for (relation, scans) in startup::UNCONNECTED {
+        session.scan_together(relation, scans).unwrap();
     }
     session.connect(DB);
-    session.scan_together(catalog::DB_ROLE_SETTING, 4).unwrap();
-    for (n, relation) in AFTER.into_iter().enumerate() {
+    let [settings, others @ ..] = startup::CONNECTED;
+    session.scan_together(settings.0, settings.1).unwrap();
+    for (n, (relation, scans)) in others.into_iter().enumerate() {
         between(standby, &mut session, n);
-        session.scan(relation).unwrap();
+        session.scan_together(relation, scans).unwrap();
     }
     session.snapshots_taken()
 }
 
 #[test]
 fn connection_storm_takes_two_snapshots_a_start_and_one_a_scan_without_reuse() {
-    let all = (BEFORE.len() + 4 + AFTER.len()) as u64;
+    let all = startup::UNCONNECTED.iter().chain(&startup::CONNECTED).map(|(_, scans)| u64::from(*scans)).sum();
     for (rule, snapshots) in [
         (CatalogSnapshotRule::MAIL_2013, 2),
         (CatalogSnapshotRule::TODAY, 2),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pg_types::{Lsn, Work};
 use service_kit::Drain;
-use service_kit::cpu::{namesakes_cpu_time, thread_cpu_ns};
+use service_kit::cpu::{namesakes_cpu_time, thread_clock_cost_ns, thread_cpu_ns};
 use service_kit::status::{Failure, Reason, failure};
 use standby_core::{RecoveryError, ReplayedState, TakenSnapshot};
 use tokio::sync::{mpsc, watch};
@@ -35,7 +35,7 @@ const CHANNEL_MESSAGES: usize = 4;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// What all snapshots cost together.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct SnapshotTotals {
     /// Snapshots taken.
     taken: AtomicU64,
@@ -45,6 +45,16 @@ pub struct SnapshotTotals {
     slots_skipped: AtomicU64,
     /// CPU time that taking them took, in nanoseconds.
     cpu_ns: AtomicU64,
+    /// What of it is looking at the clock, each time.
+    clock_ns: u64,
+}
+
+impl Default for SnapshotTotals {
+    fn default() -> Self {
+        let zero = AtomicU64::default;
+        let clock_ns = thread_clock_cost_ns();
+        Self { taken: zero(), slots_visited: zero(), slots_skipped: zero(), cpu_ns: zero(), clock_ns }
+    }
 }
 
 impl SnapshotTotals {
@@ -52,7 +62,8 @@ impl SnapshotTotals {
     fn take<E>(&self, take: impl FnOnce() -> Result<TakenSnapshot, E>) -> Result<TakenSnapshot, E> {
         let begun = thread_cpu_ns();
         let taken = take()?;
-        self.cpu_ns.fetch_add(thread_cpu_ns().saturating_sub(begun), Ordering::Relaxed);
+        let used = thread_cpu_ns().saturating_sub(begun).saturating_sub(self.clock_ns);
+        self.cpu_ns.fetch_add(used, Ordering::Relaxed);
         self.add(&taken);
         Ok(taken)
     }
