@@ -1,13 +1,9 @@
-//! A session's catalog snapshot and caches on a standby (`utils/time/snapmgr.c`, `storage/ipc/sinval.c`, `utils/cache/inval.c`).
+//! A session's catalog snapshot and caches on a standby (`storage/ipc/sinval.c`, `utils/cache/inval.c`).
 //!
-//! Since 2013 catalogs are read with MVCC snapshots. To take one per scan costs a busy standby three to four percent of its
-//! throughput, so a session keeps its catalog snapshot until a message says that a catalog changed. That works as long as each
-//! change sends one, which is why there are exceptions:
+//! When a catalog snapshot is kept and when it is dropped, [`pg_types::catalog_snapshot`] says. A session adds to that:
 //!
-//! - a catalog without syscache sends no catcache messages; a few of those send snapshot messages (`snapshots only`), the others
-//!   are read with a new snapshot each time;
-//! - a session that does not know its database yet ignores what is meant for that database alone: what it has is dropped once,
-//!   when it connects;
+//! - one that does not know its database yet ignores what is meant for that database alone: what it has is dropped once, when it
+//!   connects;
 //! - the snapshot is never older than the transaction's, never kept while idle.
 //!
 //! ```text
@@ -32,60 +28,16 @@ use std::collections::BTreeMap;
 use std::sync::MutexGuard;
 
 use pg_types::sinvaladt::{Got, MAXINVALMSGS, QueueReader};
-use pg_types::{InvalidationMessage, Lsn, Oid, PgVersion, QueueCounts, SharedInvalQueue, SysCacheTable, catalog};
+use pg_types::{
+    CatalogSnapshot, InvalidationMessage, Lsn, Oid, PgVersion, QueueCounts, SharedInvalQueue, SysCacheTable, catalog,
+};
+pub use pg_types::{CatalogSnapshotRule, DropReason};
 
 use crate::error::RecoveryError;
 use crate::snapshot::{RecoveryReader, TakenSnapshot};
 
 /// Cache entries of a session at most; beyond, it drops all.
 pub const SESSION_ENTRIES_MAX: usize = 65_536;
-
-/// When a catalog snapshot is kept: a row for each behaviour.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CatalogSnapshotRule {
-    /// A snapshot is used for more than one scan.
-    pub reuse: bool,
-    /// It is for catalogs that send snapshot messages, too.
-    pub snapshots_only: bool,
-    /// It is dropped when the database becomes known.
-    pub dropped_at_connect: bool,
-}
-
-impl CatalogSnapshotRule {
-    /// As released.
-    pub const TODAY: Self = Self { reuse: true, snapshots_only: true, dropped_at_connect: true };
-    /// The patch of the message of June 2013.
-    pub const MAIL_2013: Self = Self { reuse: true, snapshots_only: false, dropped_at_connect: false };
-    /// Today's without the drop at connect: what it costs, and what it saves from.
-    pub const KEPT_AT_CONNECT: Self = Self { dropped_at_connect: false, ..Self::TODAY };
-    /// One for each scan, as before the patch.
-    pub const ALWAYS_NEW: Self = Self { reuse: false, ..Self::TODAY };
-}
-
-/// Why a catalog snapshot was dropped, or why there was none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum DropReason {
-    /// None was taken yet.
-    First,
-    /// A catcache or catalog message (`SysCacheInvalidate`).
-    CatalogChanged,
-    /// A snapshot message.
-    SnapshotMessage,
-    /// Messages were lost (`InvalidateSystemCaches`).
-    QueueReset,
-    /// The database became known (`InitPostgres`).
-    Connected,
-    /// A transaction snapshot was taken (`GetTransactionSnapshot`).
-    TransactionSnapshot,
-    /// The transaction ended (`AtEOXact_Snapshot`).
-    TransactionEnd,
-    /// The session waits for a command (`InvalidateCatalogSnapshotConditionally`).
-    Idle,
-    /// The catalog sends no messages that would say when it changed.
-    NoMessages,
-    /// The rule takes one for each scan.
-    AlwaysNew,
-}
 
 /// What a scan, or several with one snapshot, came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,12 +87,10 @@ pub struct CatalogSession {
     place: QueueReader,
     /// Its syscaches.
     syscaches: &'static SysCacheTable,
-    /// When it keeps a snapshot.
-    rule: CatalogSnapshotRule,
     /// `MyDatabaseId`; 0 until it connects.
     database: Oid,
-    /// `CatalogSnapshot`, or why there is none.
-    snapshot: Result<TakenSnapshot, DropReason>,
+    /// Its catalog snapshot.
+    snapshot: CatalogSnapshot<TakenSnapshot>,
     /// The last snapshot taken, to be reused while nothing completes (14 and later).
     last: Option<TakenSnapshot>,
     /// What is cached, with the position that it was read at.
@@ -166,9 +116,8 @@ impl RecoveryReader {
             reader: self.clone(),
             place,
             syscaches: SysCacheTable::of(version),
-            rule,
             database: Oid::INVALID,
-            snapshot: Err(DropReason::First),
+            snapshot: CatalogSnapshot::new(rule),
             last: None,
             entries: BTreeMap::new(),
             snapshots: 0,
@@ -191,8 +140,8 @@ impl CatalogSession {
     /// `InitPostgres`: the database is known from now on.
     pub fn connect(&mut self, database: Oid) {
         self.database = database;
-        if self.rule.dropped_at_connect {
-            self.drop_snapshot(DropReason::Connected);
+        if self.snapshot.rule().dropped_at_connect {
+            self.snapshot.invalidate(DropReason::Connected);
         }
     }
 
@@ -201,18 +150,18 @@ impl CatalogSession {
     /// # Errors
     /// [`RecoveryError::NotReady`].
     pub fn transaction_snapshot(&mut self) -> Result<TakenSnapshot, RecoveryError> {
-        self.drop_snapshot(DropReason::TransactionSnapshot);
-        self.take()
+        self.snapshot.invalidate(DropReason::TransactionSnapshot);
+        take(&self.reader, &mut self.last, &mut self.snapshots)
     }
 
     /// The transaction ends.
     pub fn end_transaction(&mut self) {
-        self.drop_snapshot(DropReason::TransactionEnd);
+        self.snapshot.invalidate(DropReason::TransactionEnd);
     }
 
     /// The session waits for its client.
     pub fn idle(&mut self) {
-        self.drop_snapshot(DropReason::Idle);
+        self.snapshot.invalidate(DropReason::Idle);
     }
 
     /// `ProcessCatchupInterrupt`: an idle session that was told that it is far behind reads its messages.
@@ -262,20 +211,9 @@ impl CatalogSession {
     /// [`RecoveryError::NotReady`].
     pub fn scan_together(&mut self, relation: Oid, scans: u32) -> Result<CatalogScan, RecoveryError> {
         let accepted = self.accept_invalidation_messages();
-        if !self.rule.reuse {
-            self.drop_snapshot(DropReason::AlwaysNew);
-        } else if !self.sends_messages(relation) {
-            self.drop_snapshot(DropReason::NoMessages);
-        }
-        let reason = self.snapshot.as_ref().err().copied();
-        let mut taken = 0;
-        if reason.is_some() {
-            taken = if self.rule.reuse { 1 } else { scans };
-            for _ in 0..taken {
-                self.snapshot = Ok(self.take()?);
-            }
-        }
-        let replay_lsn = self.snapshot.as_ref().map_or(Lsn::INVALID, |taken| taken.snapshot.replay_lsn);
+        let Self { snapshot, syscaches, reader, last, snapshots, .. } = self;
+        let (taken, reason) = snapshot.scan(relation, scans, syscaches, || take(reader, last, snapshots))?;
+        let replay_lsn = snapshot.get().map_or(Lsn::INVALID, |taken| taken.snapshot.replay_lsn);
         Ok(CatalogScan { snapshots: taken, reason, replay_lsn, accepted })
     }
 
@@ -320,30 +258,9 @@ impl CatalogSession {
         self.reader.queue().counts(self.place)
     }
 
-    /// Whether messages say that `relation` changed (`RelationHasSysCache`, `RelationInvalidatesSnapshotsOnly`).
-    fn sends_messages(&self, relation: Oid) -> bool {
-        let snapshots_only = self.rule.snapshots_only && catalog::invalidates_snapshots_only(relation);
-        snapshots_only || !self.syscaches.caches_on(relation).is_empty()
-    }
-
-    /// `GetSnapshotData`.
-    fn take(&mut self) -> Result<TakenSnapshot, RecoveryError> {
-        let taken = self.reader.snapshot_or_reuse(self.last.take())?;
-        self.snapshots += 1;
-        self.last = Some(taken.clone());
-        Ok(taken)
-    }
-
-    /// `InvalidateCatalogSnapshot`: the first reason stays.
-    fn drop_snapshot(&mut self, reason: DropReason) {
-        if self.snapshot.is_ok() {
-            self.snapshot = Err(reason);
-        }
-    }
-
     /// `InvalidateSystemCaches`.
     fn invalidate_system_caches(&mut self) {
-        self.drop_snapshot(DropReason::QueueReset);
+        self.snapshot.invalidate(DropReason::QueueReset);
         self.entries.clear();
     }
 
@@ -352,24 +269,37 @@ impl CatalogSession {
         if !message.concerns(self.database) {
             return;
         }
+        self.snapshot.execute(message);
         match *message {
             InvalidationMessage::Catcache { cache_id, hash, .. } => {
-                self.drop_snapshot(DropReason::CatalogChanged);
                 self.entries.remove(&CacheKey::Catcache { cache_id, hash });
             }
             InvalidationMessage::Catalog { catalog, .. } => {
-                self.drop_snapshot(DropReason::CatalogChanged);
                 let on_it: Vec<i8> = self.syscaches.caches_on(catalog).iter().map(|id| id.message_id()).collect();
                 self.entries.retain(|key, _| !matches!(key, CacheKey::Catcache { cache_id, .. } if on_it.contains(cache_id)));
             }
-            InvalidationMessage::Snapshot { .. } => self.drop_snapshot(DropReason::SnapshotMessage),
             InvalidationMessage::Relcache { rel, .. } if rel.is_valid() => {
                 self.entries.remove(&CacheKey::Relcache { rel });
             }
             InvalidationMessage::Relcache { .. } => self.entries.retain(|key, _| !matches!(key, CacheKey::Relcache { .. })),
-            InvalidationMessage::Smgr { .. } | InvalidationMessage::Relmap { .. } | InvalidationMessage::Relsync { .. } => {}
+            InvalidationMessage::Smgr { .. }
+            | InvalidationMessage::Relmap { .. }
+            | InvalidationMessage::Snapshot { .. }
+            | InvalidationMessage::Relsync { .. } => {}
         }
     }
+}
+
+/// `GetSnapshotData`: takes one from `reader`, or `last` again while nothing completed, and counts it in `snapshots`.
+fn take(
+    reader: &RecoveryReader,
+    last: &mut Option<TakenSnapshot>,
+    snapshots: &mut u64,
+) -> Result<TakenSnapshot, RecoveryError> {
+    let taken = reader.snapshot_or_reuse(last.take())?;
+    *snapshots += 1;
+    *last = Some(taken.clone());
+    Ok(taken)
 }
 
 pub mod startup;
