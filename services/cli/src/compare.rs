@@ -217,6 +217,8 @@ fn table(rows: &[Row]) -> Table {
         "callbacks visited",
         "map slots",
         "loads",
+        "misses",
+        "catalog scans",
         "snapshots",
         "queue resets",
         "evictions",
@@ -237,6 +239,8 @@ fn table(rows: &[Row]) -> Table {
             w.callbacks_visited.to_string(),
             w.map_slots_visited.to_string(),
             w.relations_loaded.to_string(),
+            w.cache_misses().to_string(),
+            w.catalog_scans.to_string(),
             w.snapshots_distributed.to_string(),
             row.outcome.queue.resets.to_string(),
             w.evictions.to_string(),
@@ -245,7 +249,7 @@ fn table(rows: &[Row]) -> Table {
             if row.identical_output { "yes" } else { "NO" }.to_owned(),
         ]);
     }
-    for column in table.column_iter_mut().skip(2).take(11) {
+    for column in table.column_iter_mut().skip(2).take(13) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     table

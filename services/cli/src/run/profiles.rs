@@ -12,7 +12,7 @@ use pg_types::{InvalidationKind, Lsn, PgVersion, RecordBody, SysCacheTable, Work
 use pg_wal::{WalDir, WalReader};
 use standby_node::config::SizeSettings;
 
-use super::report::{CacheCount, TransactionReport, WalReport, steps};
+use super::report::{CacheCount, TransactionReport, WalReport};
 use crate::compare::{Row, measure};
 use crate::wal_input::{Decoding, WalInput};
 
@@ -118,7 +118,7 @@ struct Ranking {
 impl Ranking {
     /// Looks at the next transaction.
     fn add(&mut self, transaction: &DecodedTransaction) {
-        let steps = steps(&transaction.work);
+        let steps = transaction.work.steps();
         self.steps_all = self.steps_all.saturating_add(steps);
         let key = Reverse((steps, Reverse(transaction.commit_lsn)));
         if self.heap.len() == COSTLIEST {

@@ -258,9 +258,3 @@ fn works<S: Serializer>(works: &[(String, Work)], serializer: S) -> Result<S::Ok
     }
     serializer.collect_map(works.iter().map(|(profile, work)| (profile, Counters(work))))
 }
-
-/// The steps of a work: all counters added up but those of bytes. It ranks transactions; it is no time.
-#[must_use]
-pub fn steps(work: &Work) -> u64 {
-    work.entries().filter(|(name, _)| !name.ends_with("_bytes")).map(|(_, n)| n).fold(0, u64::saturating_add)
-}

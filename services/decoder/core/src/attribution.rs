@@ -5,7 +5,7 @@
 //! and called) is worked out when somebody asks.
 //!
 //! Each grouping is a partition of [`crate::Decoder::work`]: its rows and [`Attribution::rest`] add up to all of it. In the rest are
-//! messages of other databases and those that name no cache of ours, snapshots, distribution, spilling and, of callbacks, all that
+//! messages of other databases and those that name no cache of ours, hits of single relations, snapshots, distribution, spilling and, of callbacks, all that
 //! calling them is not.
 //!
 //! Invariants: I1 no row has more of a counter than the total; I2 at most [`RELATIONS_MAX`] rows of relations are given, at most twice
@@ -73,15 +73,9 @@ impl Attribution {
         add_shares(&mut self.caches, &other.caches);
         add_shares(&mut self.relations, &other.relations);
         add_shares(&mut self.callbacks, &other.callbacks);
-        self.relations.sort_by_key(|share| (std::cmp::Reverse(total_steps(&share.work)), share.oid));
+        self.relations.sort_by_key(|share| (std::cmp::Reverse(share.work.steps()), share.oid));
         self.relations.truncate(RELATIONS_MAX);
     }
-}
-
-/// All counters of steps added up; those of bytes, whose keys end in `_bytes`, are left out.
-#[must_use]
-pub fn total_steps(work: &Work) -> u64 {
-    work.entries().filter(|(key, _)| !key.ends_with("_bytes")).fold(0, |sum, (_, n)| sum.saturating_add(n))
 }
 
 /// Adds rows to those of the same name and oid.
@@ -107,8 +101,10 @@ pub(crate) struct CacheTally {
     pub(crate) visited: u64,
     /// Its entries thrown away.
     pub(crate) dropped: u64,
-    /// Scans that loaded an entry.
-    pub(crate) scans: u64,
+    /// Lookups that found an entry or a list.
+    pub(crate) hits: u64,
+    /// Those that did not, and scanned.
+    pub(crate) misses: u64,
 }
 
 impl CacheTally {
@@ -119,7 +115,9 @@ impl CacheTally {
             caches_searched: self.searched,
             catcache_entries_visited: self.visited,
             entries_dropped: self.dropped,
-            catalog_scans: self.scans,
+            catalog_scans: self.misses,
+            catcache_hits: self.hits,
+            catcache_misses: self.misses,
             ..Work::default()
         }
     }
@@ -138,8 +136,12 @@ pub(crate) struct RelationTally {
     pub(crate) map_slots: u64,
     /// Entries of that map thrown away.
     pub(crate) map_dropped: u64,
-    /// Times loaded.
-    pub(crate) loads: u64,
+    /// Times loaded because a change needed it.
+    pub(crate) misses: u64,
+    /// Times rebuilt in its place.
+    pub(crate) rebuilt: u64,
+    /// Times that it, a catalog, or its index was loaded.
+    pub(crate) catalogs: u64,
     /// Scans for it, those into syscaches included.
     pub(crate) scans: u64,
 }
@@ -152,7 +154,9 @@ impl RelationTally {
         self.dropped += other.dropped;
         self.map_slots += other.map_slots;
         self.map_dropped += other.map_dropped;
-        self.loads += other.loads;
+        self.misses += other.misses;
+        self.rebuilt += other.rebuilt;
+        self.catalogs += other.catalogs;
         self.scans += other.scans;
     }
 
@@ -165,7 +169,10 @@ impl RelationTally {
             entries_dropped: self.dropped,
             map_slots_visited: self.map_slots,
             map_entries_dropped: self.map_dropped,
-            relations_loaded: self.loads,
+            relations_loaded: self.misses + self.rebuilt,
+            relcache_misses: self.misses,
+            relations_rebuilt: self.rebuilt,
+            catalogs_loaded: self.catalogs,
             catalog_scans: self.scans,
             ..Work::default()
         }
@@ -173,7 +180,8 @@ impl RelationTally {
 
     /// What it is ranked by.
     fn steps(&self) -> u64 {
-        self.messages + self.rounds + self.dropped + self.map_slots + self.map_dropped + self.loads + self.scans
+        let loads = self.misses + self.rebuilt + self.catalogs;
+        self.messages + self.rounds + self.dropped + self.map_slots + self.map_dropped + loads + self.scans
     }
 }
 
@@ -205,10 +213,10 @@ impl RelationTallies {
         self.by_oid.entry(rel).or_default().add(tally);
     }
 
-    /// A relation was loaded with `scans`, of which `elsewhere` filled syscaches.
-    pub(crate) fn loaded(&mut self, rel: Oid, scans: u64, elsewhere: u64) {
-        self.scans_elsewhere += elsewhere;
-        self.add(rel, RelationTally { loads: 1, scans, ..RelationTally::default() });
+    /// Catcaches lacked so much of what a relation's rows need.
+    pub(crate) fn missed(&mut self, rel: Oid, scans: u64) {
+        self.scans_elsewhere += scans;
+        self.add(rel, RelationTally { scans, ..RelationTally::default() });
     }
 
     /// The catalogs were asked for a file's relation; [`Oid::INVALID`] if there is none: that scan is the map's alone.
@@ -234,17 +242,19 @@ impl RelationTallies {
     pub(crate) fn relations(&self, callbacks: u64, name: impl Fn(Oid) -> Arc<str>) -> Vec<Share> {
         let works = self.by_oid.iter().map(|(oid, tally)| (*oid, tally.work(callbacks)));
         let mut rows: Vec<(Oid, Work)> = works.collect();
-        rows.sort_by_key(|(oid, work)| (std::cmp::Reverse(total_steps(work)), *oid));
+        rows.sort_by_key(|(oid, work)| (std::cmp::Reverse(work.steps()), *oid));
         rows.truncate(RELATIONS_MAX);
         rows.into_iter().map(|(oid, work)| Share { name: name(oid), oid, work }).collect()
     }
 
-    /// The rows of relcache and relfilenode map among caches.
-    pub(crate) fn caches(&self, callbacks: u64) -> [Share; 2] {
+    /// The rows of relcache and relfilenode map among caches; `total` is all work.
+    pub(crate) fn caches(&self, callbacks: u64, total: &Work) -> [Share; 2] {
         let map = self.map();
-        let map_scans = Work { catalog_scans: self.map_scans, ..map };
+        let (map_hits, map_misses) = (total.map_hits, total.map_misses);
+        let map_scans = Work { catalog_scans: self.map_scans, map_hits, map_misses, ..map };
         let elsewhere = Work { catalog_scans: self.scans_elsewhere, ..map };
-        [share(RELCACHE, self.all.work(callbacks) - elsewhere), share(RELFILENODE_MAP, map_scans)]
+        let relcache = Work { relcache_hits: total.relcache_hits, ..self.all.work(callbacks) - elsewhere };
+        [share(RELCACHE, relcache), share(RELFILENODE_MAP, map_scans)]
     }
 
     /// What messages did to the relfilenode map.
@@ -295,7 +305,7 @@ mod tests {
             (5000, 15_000),
             "nothing of them was forgotten"
         );
-        let [relcache, _] = tallies.caches(3);
+        let [relcache, _] = tallies.caches(3, &Work::default());
         assert_eq!(relcache.work.messages_executed, 60_000, "the sum of all has also what was forgotten");
     }
 

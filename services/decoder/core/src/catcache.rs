@@ -150,6 +150,11 @@ impl CatCache {
         self.chain(self.bucket(hash)).find(|(_, entry)| entry.hash == hash && !entry.dead).map(|(at, _)| at)
     }
 
+    /// Whether there is a live entry with this hash.
+    pub(crate) fn has(&self, hash: u32) -> bool {
+        self.find(hash).is_some()
+    }
+
     /// `SearchCatCache`: holds the entry with this hash until [`CatCache::release`]. A missing one is built: `scan` reads the
     /// catalog and says whether there is such a tuple, and is asked again if a message came meanwhile.
     pub(crate) fn search(&mut self, hash: u32, mut scan: impl FnMut(&mut Self) -> bool) -> u32 {

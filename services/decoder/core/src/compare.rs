@@ -21,7 +21,7 @@ use crate::{DecodeError, Profile};
 
 /// Counters that depend on what was decoded before a transaction's restart position: on what caches hold, and on the committed xids in
 /// snapshots. All others are exact if decoding begins there, but for the messages that `indexed` executes again if they were loaded.
-const OF_THE_PAST: [&str; 7] = [
+const OF_THE_PAST: [&str; 19] = [
     "catcache_entries_visited",
     "entries_dropped",
     "map_slots_visited",
@@ -29,6 +29,18 @@ const OF_THE_PAST: [&str; 7] = [
     "relations_loaded",
     "catalog_scans",
     "snapshot_bytes",
+    "map_hits",
+    "map_misses",
+    "relcache_hits",
+    "relcache_misses",
+    "relations_rebuilt",
+    "catalogs_loaded",
+    "catcache_hits",
+    "catcache_misses",
+    "tuple_cid_lookups",
+    "historic_scans",
+    "catalog_snapshots_taken",
+    "catalog_snapshots_reused",
 ];
 
 /// Counters that do so under a profile that executes a message once and again only if what it names was loaded.

@@ -31,7 +31,9 @@ mod xact;
 use std::sync::Arc;
 
 use pg_types::record::LogicalMessageRecord;
-use pg_types::{InvalidationMessage, Lsn, Oid, PgVersion, QueueCounts, RecordBody, WalRecord, Work, Xid};
+use pg_types::{
+    CatalogSnapshotCounts, InvalidationMessage, Lsn, Oid, PgVersion, QueueCounts, RecordBody, WalRecord, Work, Xid,
+};
 use rustc_hash::FxHashMap;
 
 use crate::DecodeError;
@@ -39,10 +41,11 @@ use crate::attribution::Attribution;
 use crate::catalog::Catalog;
 use crate::footprint::Footprint;
 use crate::interrupt::Interrupt;
-use crate::invalidation::{CacheContents, CacheSizes, Caches, LookupCounts, RegisteredCallbacks};
+use crate::invalidation::{CacheContents, CacheSizes, Caches, RegisteredCallbacks};
 use crate::output::OutputSink;
 use crate::profile::Profile;
 use crate::relations::Relations;
+use crate::relcache::RelcacheCounts;
 use crate::relsync::RelsyncCounts;
 use crate::reorder_buffer::ReorderBuffer;
 use crate::reorder_buffer::memory::Memory;
@@ -490,10 +493,16 @@ impl Decoder {
         self.replayer.caches.relsync_counts()
     }
 
-    /// How often decoding looked up files, relations and catalog entries, and found them.
+    /// What relations took beside being loaded.
     #[must_use]
-    pub fn lookup_counts(&self) -> LookupCounts {
-        self.replayer.caches.lookup_counts()
+    pub fn relcache_counts(&self) -> RelcacheCounts {
+        self.replayer.caches.relcache_counts()
+    }
+
+    /// Which snapshots catalogs were read with, and why those of now were dropped.
+    #[must_use]
+    pub fn catalog_snapshot_counts(&self) -> CatalogSnapshotCounts {
+        self.replayer.caches.catalog_snapshot_counts()
     }
 
     /// What catalog rows of transactions that change catalogs cost.

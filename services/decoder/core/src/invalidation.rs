@@ -7,7 +7,7 @@
 //! ```text
 //!   catcache ─► syscaches ─► syscache callbacks          relcache ─► relcache ─► plan cache, type cache, relfilenode map
 //!   catalog  ─► every syscache on it ─► their callbacks  relsync ─► what pgoutput keeps (relcache messages and callbacks too)
-//!   snapshot, smgr, relmap ─► nothing kept here
+//!   catcache, catalog, snapshot ─► the catalog snapshot  smgr, relmap ─► nothing kept here
 //! ```
 //!
 //! Invariants: I1 each message given to [`Caches::execute`] counts as executed, whatever its database; I2 after it, nothing it
@@ -18,21 +18,23 @@
 //! | catcache | cache search + one bucket + callbacks |
 //! | relcache | O(1) + 3 callbacks, the map's being a scan or a chain |
 //!
-//! While a transaction is decoded, catalogs are read with its historic snapshot (`SetupHistoricSnapshot`); no catalog snapshot is taken, so
-//! that messages have none to drop. Sessions that take some are those of the standby.
-//!
 //! Differences from PostgreSQL: no relation map and open files are kept, so their messages cost the dispatch
 //! alone. Unknown syscache ids are refused when a record is read ([`Caches::knows`]), not here.
 
+mod lookups;
+
 use pg_types::sinvaladt::{Got, MAXINVALMSGS, QueueReader};
-use pg_types::{InvalidationMessage, Oid, PgVersion, QueueCounts, RelFileLocator, SharedInvalQueue, Work};
+use pg_types::{
+    CatalogSnapshot, DropReason, InvalidationMessage, Oid, PgVersion, QueueCounts, RelFileLocator, SharedInvalQueue, Work,
+};
 use rustc_hash::FxHashSet;
 
-use crate::attribution::{Attribution, RelationTallies, RelationTally, share};
+use self::lookups::Looked;
+use crate::attribution::{Attribution, CacheTally, RelationTallies, RelationTally, share};
 use crate::interrupt::Interrupt;
 use crate::profile::{Consumer, OutputPlugin, Profile};
 use crate::relations::Relations;
-use crate::relcache::{Relcache, RelcacheCounts};
+use crate::relcache::Relcache;
 use crate::relfilenode_map::RelfilenodeMap;
 use crate::relsync::{RelationSyncCache, RelsyncCounts};
 use crate::reorder_buffer::tuple_cids::TupleCidCounts;
@@ -72,21 +74,6 @@ pub struct RegisteredCallbacks {
     pub syscache: Option<u8>,
     /// Relcache callbacks, with that of the relfilenode map; PostgreSQL has room for 10.
     pub relcache: Option<u8>,
-}
-
-/// How often decoding looked something up, and found it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LookupCounts {
-    /// Files that the relfilenode map knew.
-    pub map_hits: u64,
-    /// Files that it did not.
-    pub map_misses: u64,
-    /// Relations, and what became of those that are in use.
-    pub relcache: RelcacheCounts,
-    /// Entries and lists that the catcaches had.
-    pub catcache_hits: u64,
-    /// Those that they had not.
-    pub catcache_misses: u64,
 }
 
 /// What the caches hold, sorted, for comparing two decoders.
@@ -133,10 +120,17 @@ pub(crate) struct Caches {
     pub(crate) tuple_cids: TupleCidCounts,
     /// Relations of which the transaction that is replayed wrote catalog rows.
     pub(crate) own_relations: FxHashSet<Oid>,
-    /// Files looked up in the map: found, not found.
-    map_lookups: (u64, u64),
-    /// The file that was opened last, its relation, and [`Caches::executed`] then: as long as nothing was executed since, the
-    /// caches would say the same.
+    /// What is looked up, where.
+    looked: Looked,
+    /// The snapshot for catalogs as they are now.
+    catalog_snapshot: CatalogSnapshot<()>,
+    /// Messages and resets so far, which is how often the caches may have lost something.
+    generation: u64,
+    /// By number of a relation, the generation in which everything was there that its rows need.
+    known: Vec<u64>,
+    /// Rows of which everything was known without a lookup.
+    rows_known: u64,
+    /// The file that was opened last, its relation, and the generation: as long as it is the same, the caches would say the same.
     last_opened: Option<(RelFileLocator, u32, u64)>,
     /// What runs now.
     pub(crate) marker: CurrentFunction,
@@ -146,6 +140,7 @@ impl Caches {
     /// Empty caches.
     pub(crate) fn new(version: PgVersion, database: Oid, profile: &Profile, marker: CurrentFunction) -> Self {
         let syscaches = SysCaches::new(version, profile.catcache_search);
+        let looked = Looked::new(&syscaches, profile.output_plugin);
         let names = WALSENDER_CALLBACKS.iter().copied();
         let callbacks = SyscacheCallbacks::new(syscaches.table(), names, profile.callback_search);
         let relsync = (profile.output_plugin == OutputPlugin::PgOutput)
@@ -166,7 +161,11 @@ impl Caches {
             loads: 0,
             tuple_cids: TupleCidCounts::default(),
             own_relations: FxHashSet::default(),
-            map_lookups: (0, 0),
+            looked,
+            catalog_snapshot: CatalogSnapshot::new(profile.catalog_snapshot),
+            generation: 0,
+            known: Vec::new(),
+            rows_known: 0,
             last_opened: None,
             marker,
         }
@@ -193,11 +192,6 @@ impl Caches {
             InvalidationMessage::Catcache { cache_id, .. } => self.syscaches.table().id(*cache_id).is_some(),
             _ => true,
         }
-    }
-
-    /// Messages and resets so far, which is how often the caches may have lost something.
-    fn executed(&self) -> u64 {
-        self.work.messages_executed
     }
 
     /// `SendSharedInvalidMessages` of a backend that commits, for a decoder that follows live.
@@ -274,7 +268,9 @@ impl Caches {
     pub(crate) fn execute(&mut self, message: &InvalidationMessage) {
         let outer = self.marker.enter(Function::LocalExecuteInvalidationMessage);
         self.work.messages_executed += 1;
+        self.generation += 1;
         if message.concerns(self.database) {
+            self.catalog_snapshot.execute(message);
             match *message {
                 InvalidationMessage::Catcache { cache_id, hash, .. } => {
                     self.syscaches.invalidate(cache_id, hash, &mut self.work, &self.marker);
@@ -312,13 +308,6 @@ impl Caches {
         self.rebuild(rebuild);
     }
 
-    /// Builds relations that are in use anew, in this order (`RelationRebuildRelation`).
-    fn rebuild(&mut self, rels: Vec<Oid>) {
-        for rel in rels {
-            self.build(rel, self.relcache.namespace_of(rel));
-        }
-    }
-
     /// Notes what was done since `before` for a relation; `messages` is 0 for what a reset does.
     fn tally(&mut self, rel: Oid, messages: u64, before: Work) {
         let done = self.work - before;
@@ -343,6 +332,8 @@ impl Caches {
 
     /// `InvalidateSystemCaches`: everything goes, every callback is called; caches first, so that no callback finds anything stale.
     pub(crate) fn reset(&mut self) {
+        self.generation += 1;
+        self.catalog_snapshot.invalidate(DropReason::QueueReset);
         self.syscaches.reset(&mut self.work);
         let before = self.work;
         let rebuild = self.relcache.invalidate(Oid::INVALID, &mut self.work, &self.marker);
@@ -351,7 +342,11 @@ impl Caches {
         self.tally(Oid::INVALID, 0, before);
         self.rebuild(rebuild);
         self.relsync.iter_mut().for_each(RelationSyncCache::reset);
-        self.last_opened = None;
+    }
+
+    /// The replay's transaction ends (`AtEOXact_Snapshot`).
+    pub(crate) fn end_transaction(&mut self) {
+        self.catalog_snapshot.invalidate(DropReason::TransactionEnd);
     }
 
     /// Whether executing `message` would drop anything.
@@ -371,81 +366,6 @@ impl Caches {
             }
     }
 
-    /// Opens the relation of a changed file, loading what is missing: `RelidByRelfilenode`, then `RelationIdGetRelation`.
-    /// Gives its number in `relations`, or [`None`] if the file has no relation (`absent` says that it has none now).
-    pub(crate) fn open_file(&mut self, file: RelFileLocator, absent: bool, relations: &mut Relations) -> Option<u32> {
-        self.discard();
-        if let Some((last, relation, executed)) = self.last_opened
-            && last == file
-            && executed == self.executed()
-        {
-            self.look_up_again(1);
-            return Some(relation);
-        }
-        let outer = self.marker.enter(Function::RelidByRelfilenode);
-        let known = self.map.get(file);
-        self.map_lookups.0 += u64::from(known.is_some());
-        self.map_lookups.1 += u64::from(known.is_none());
-        let (oid, relation) = known.unwrap_or_else(|| {
-            let relation = relations.of_file(file);
-            let oid = if absent { Oid::INVALID } else { relations.get(relation).oid };
-            self.work.catalog_scans += 1;
-            self.loads += 1;
-            self.map.insert(file, oid, relation);
-            self.relations.mapped(oid);
-            (oid, relation)
-        });
-        let found = oid.is_valid().then_some(relation);
-        if found.is_some() {
-            self.open_relation(oid, relations.get(relation).namespace);
-            self.last_opened = Some((file, relation, self.executed()));
-        }
-        self.marker.leave(outer);
-        found
-    }
-
-    /// Whether opening the relation of a changed file would read the catalogs.
-    pub(crate) fn must_load_file(&self, file: RelFileLocator) -> bool {
-        self.map.get(file).is_none_or(|(oid, _)| oid.is_valid() && !self.relcache.contains(oid))
-    }
-
-    /// Whether a message for `rel` would flush something of `pgoutput`.
-    fn publishes(&self, rel: Oid) -> bool {
-        self.relsync.as_ref().is_some_and(|relsync| relsync.concerned(rel))
-    }
-
-    /// The relation opened last is looked up `n` times more, as for each row of a record, and found.
-    pub(crate) fn look_up_again(&mut self, n: u64) {
-        self.map_lookups.0 += n;
-        self.relcache.counts.hits += n;
-    }
-
-    /// A relation that is open is used: what is said of it meanwhile rebuilds it.
-    pub(crate) fn hold(&mut self, oid: Oid) {
-        self.relcache.hold(oid);
-    }
-
-    /// `RelationClose`.
-    pub(crate) fn release(&mut self, oid: Oid) {
-        self.relcache.release(oid);
-    }
-
-    /// How often something was looked up, and found.
-    pub(crate) fn lookup_counts(&self) -> LookupCounts {
-        let ((map_hits, map_misses), (catcache_hits, catcache_misses)) = (self.map_lookups, self.syscaches.lookups);
-        LookupCounts { map_hits, map_misses, relcache: self.relcache.counts, catcache_hits, catcache_misses }
-    }
-
-    /// What `pgoutput` looks up before it sends something of a relation (`get_rel_sync_entry`).
-    pub(crate) fn publish(&mut self, oid: Oid, namespace: Oid) {
-        if self.relsync.is_some() {
-            self.discard();
-        }
-        if let Some(relsync) = &mut self.relsync {
-            self.loads += u64::from(relsync.open(oid, namespace, &mut self.syscaches, &mut self.work));
-        }
-    }
-
     /// Syscache callbacks called so far.
     pub(crate) fn callback_counts(&self) -> CallbackCounts {
         self.callbacks.counts
@@ -454,37 +374,6 @@ impl Caches {
     /// What was done to the entries of `pgoutput`.
     pub(crate) fn relsync_counts(&self) -> RelsyncCounts {
         self.relsync.as_ref().map(|relsync| relsync.counts).unwrap_or_default()
-    }
-
-    /// Whether a relation is loaded.
-    pub(crate) fn has_relation(&self, oid: Oid) -> bool {
-        self.relcache.contains(oid)
-    }
-
-    /// `RelationIdGetRelation`: loads the relation if it is not.
-    pub(crate) fn open_relation(&mut self, oid: Oid, namespace: Oid) {
-        self.discard();
-        if self.relcache.contains(oid) {
-            self.relcache.counts.hits += 1;
-            return;
-        }
-        self.relcache.counts.misses += 1;
-        self.build(oid, namespace);
-    }
-
-    /// `RelationBuildDesc`.
-    fn build(&mut self, oid: Oid, namespace: Oid) {
-        let outer = self.marker.enter(Function::RelationBuildDesc);
-        let (syscaches, mut elsewhere) = (&mut self.syscaches, 0);
-        self.relcache.build(oid, namespace, |_| elsewhere += syscaches.load_relation(oid, namespace));
-        self.work.relations_loaded += 1;
-        if self.own_relations.contains(&oid) {
-            self.tuple_cids.lookups += SCANS_TO_BUILD + elsewhere;
-        }
-        self.work.catalog_scans += SCANS_TO_BUILD + elsewhere;
-        self.relations.loaded(oid, SCANS_TO_BUILD + elsewhere, elsewhere);
-        self.loads += 1;
-        self.marker.leave(outer);
     }
 
     /// Sizes now.
@@ -501,7 +390,8 @@ impl Caches {
     pub(crate) fn attribution(&self, relations: &Relations) -> Attribution {
         let (table, rounds) = (self.syscaches.table(), self.relcache_callbacks);
         let syscaches = table.iter().zip(self.syscaches.tallies()).map(|((id, cache), tally)| {
-            let mut work = tally.work();
+            let hits = tally.hits + self.looked.hits(id, self.rows_known);
+            let mut work = CacheTally { hits, ..*tally }.work();
             work += self.callbacks.work_of_cache(id.index());
             share(cache.name, work)
         });
@@ -511,7 +401,7 @@ impl Caches {
         };
         let mut attribution = Attribution {
             total: self.work,
-            caches: syscaches.chain(self.relations.caches(rounds)).collect(),
+            caches: syscaches.chain(self.relations.caches(rounds, &self.work)).collect(),
             relations: self.relations.relations(rounds, name),
             callbacks: self.callbacks.shares(table).into_iter().chain(self.relations.callbacks(rounds)).collect(),
         };

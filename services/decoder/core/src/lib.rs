@@ -38,7 +38,7 @@ pub use compare::{Contender, Outcome};
 pub use decode::{Decoder, DecoderConfig, DecoderSizes, TwoPhase};
 pub use footprint::{CatalogRows, Footprint};
 pub use interrupt::Interrupt;
-pub use invalidation::{CacheContents, CacheSizes, LookupCounts, RegisteredCallbacks};
+pub use invalidation::{CacheContents, CacheSizes, RegisteredCallbacks};
 pub use output::{
     Action, DecodedChange, DecodedTransaction, NoOutput, OutputSink, PreparedEnd, Relation, RelationChanges, TimestampText,
 };

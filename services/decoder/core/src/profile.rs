@@ -12,6 +12,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use pg_types::CatalogSnapshotRule;
+
 /// How a message finds its catcache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CatcacheSearch {
@@ -172,6 +174,8 @@ pub struct Profile {
     pub publication_flush: PublicationFlush,
     /// All caches are dropped whenever messages might come (`debug_discard_caches`): nothing decoded may change.
     pub discard_caches: bool,
+    /// When the catalog snapshot is kept, with which catalogs are read that no historic snapshot can tell.
+    pub catalog_snapshot: CatalogSnapshotRule,
     /// Whether the shared queue is read.
     pub consumer: Consumer,
 }
@@ -218,6 +222,7 @@ const SWITCHES: &[Named] = &[
     ("pgoutput", |p| p.output_plugin = OutputPlugin::PgOutput),
     ("relsync", |p| p.publication_flush = PublicationFlush::PerRelation),
     ("discard-caches", |p| p.discard_caches = true),
+    ("always-new-snapshots", |p| p.catalog_snapshot = CatalogSnapshotRule::ALWAYS_NEW),
     ("live", |p| p.consumer = Consumer::Live),
 ];
 
@@ -366,6 +371,7 @@ impl Profile {
             output_plugin: OutputPlugin::TestDecoding,
             publication_flush: PublicationFlush::WholeButSchemas,
             discard_caches: false,
+            catalog_snapshot: CatalogSnapshotRule::TODAY,
             consumer: Consumer::CatchUp,
         }
     }

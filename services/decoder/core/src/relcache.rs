@@ -22,8 +22,12 @@
 //! | lookup, message for one | O(1), and the relations held, which are one or none |
 //! | message for all | buckets + entries + nailed ones |
 //!
-//! Differences from PostgreSQL: nailed relations stand beside the table and are not counted with it; that they are read again is counted
-//! ([`RelcacheCounts`]) and is no scan of [`pg_types::Work`]. Lists of entries to be looked at when a transaction ends (`eoxact_list`) are
+//! Other catalogs that are read meanwhile, and the index with which they are, are loaded from the beginning too, as the init file has them;
+//! what a message drops of them is built again when something is to be read in them.
+//!
+//! Differences from PostgreSQL: nailed relations and catalogs stand beside the table and are not counted with it; that nailed ones are read
+//! again is counted ([`RelcacheCounts`]) and is no scan of [`pg_types::Work`]; what building an index looks up beside pg_class and
+//! pg_attribute is left out. Lists of entries to be looked at when a transaction ends (`eoxact_list`) are
 //! left out: a decoder creates nothing.
 
 use pg_types::syscache_id::catalog;
@@ -70,6 +74,50 @@ pub(crate) const NAILED: [Oid; 22] = [
     Oid(3593),
 ];
 
+/// The index of pg_class with which the relation of a file is looked up (`pg_class_tblspc_relfilenode_index`).
+pub(crate) const CLASS_FILE_INDEX: Oid = Oid(3455);
+
+/// A catalog that is read while changes are decoded, or an index of it, which may have to be loaded first.
+struct CatalogRelation {
+    /// What it is loaded to read: the catalog, or the index itself.
+    to_read: Oid,
+    /// Its oid.
+    rel: Oid,
+    /// The relation map tells its file; otherwise pg_class does, as it is now (`RelationInitPhysicalAddr`).
+    mapped: bool,
+    /// It is there from the beginning, as all are that syscaches read (`load_relcache_init_file`).
+    preloaded: bool,
+}
+
+/// A catalog or its index with which a syscache reads it.
+const fn of_syscache(to_read: Oid, rel: Oid) -> CatalogRelation {
+    CatalogRelation { to_read, rel, mapped: false, preloaded: true }
+}
+
+/// Those that are not nailed; of pg_publication the index on names.
+const CATALOGS: [CatalogRelation; 11] = [
+    CatalogRelation { to_read: CLASS_FILE_INDEX, rel: CLASS_FILE_INDEX, mapped: true, preloaded: false },
+    of_syscache(catalog::NAMESPACE, catalog::NAMESPACE),
+    of_syscache(catalog::NAMESPACE, Oid(2685)),
+    of_syscache(catalog::AM, catalog::AM),
+    of_syscache(catalog::AM, Oid(2652)),
+    of_syscache(catalog::PUBLICATION, catalog::PUBLICATION),
+    of_syscache(catalog::PUBLICATION, Oid(6111)),
+    of_syscache(catalog::PUBLICATION_REL, catalog::PUBLICATION_REL),
+    of_syscache(catalog::PUBLICATION_REL, Oid(6113)),
+    of_syscache(catalog::PUBLICATION_NAMESPACE, catalog::PUBLICATION_NAMESPACE),
+    of_syscache(catalog::PUBLICATION_NAMESPACE, Oid(6239)),
+];
+
+/// Catalogs and indexes that were loaded to read one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CatalogsLoaded {
+    /// How many.
+    pub(crate) loaded: u64,
+    /// How many of them looked up in pg_class where their file is now.
+    pub(crate) by_file: u64,
+}
+
 /// What building a relation reads, of those.
 const TO_BUILD: [Oid; 4] = [catalog::CLASS, CLASS_OID_INDEX, catalog::ATTRIBUTE, ATTRIBUTE_INDEX];
 
@@ -79,15 +127,9 @@ impl HashKey for Oid {
     }
 }
 
-/// What was done beside dropping and loading.
+/// What was done beside what [`Work`] counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RelcacheCounts {
-    /// Relations that were loaded already when a change needed them.
-    pub hits: u64,
-    /// Those that were not.
-    pub misses: u64,
-    /// Relations rebuilt in their place, because somebody held them.
-    pub rebuilt: u64,
     /// Builds done again, because a message came meanwhile.
     pub built_again: u64,
     /// Nailed relations marked as no longer valid.
@@ -105,6 +147,8 @@ pub(crate) struct Relcache {
     held: Vec<Oid>,
     /// Which of [`NAILED`] are valid.
     nailed_valid: [bool; NAILED.len()],
+    /// Which of [`CATALOGS`] are loaded.
+    catalogs: [bool; CATALOGS.len()],
     /// Relations being built, outermost first, and whether a message for them came (`in_progress_list`).
     in_progress: Vec<(Oid, bool)>,
     /// What was done.
@@ -118,6 +162,7 @@ impl Relcache {
             table: DynaHash::new(INITIAL_SIZE),
             held: Vec::new(),
             nailed_valid: [true; NAILED.len()],
+            catalogs: CATALOGS.map(|catalog| catalog.preloaded),
             in_progress: Vec::new(),
             counts: RelcacheCounts::default(),
         }
@@ -177,6 +222,24 @@ impl Relcache {
         }
     }
 
+    /// Loads what is needed to read `catalog` and was thrown away.
+    pub(crate) fn open_catalog(&mut self, catalog: Oid) -> CatalogsLoaded {
+        let mut done = CatalogsLoaded::default();
+        for (relation, there) in CATALOGS.iter().zip(&mut self.catalogs) {
+            if relation.to_read == catalog && !std::mem::replace(there, true) {
+                done.loaded += 1;
+                done.by_file += u64::from(!relation.mapped);
+            }
+        }
+        done
+    }
+
+    /// The place of `rel` in [`CATALOGS`].
+    fn catalog_at(rel: Oid) -> Option<usize> {
+        let is_catalog = rel.0 < Oid::FIRST_NORMAL.0;
+        is_catalog.then(|| CATALOGS.iter().position(|catalog| catalog.rel == rel)).flatten()
+    }
+
     /// `RelationCacheInvalidateEntry`, or `RelationCacheInvalidate` for [`Oid::INVALID`]. Gives what is held and must be rebuilt now, in
     /// that order (I2).
     pub(crate) fn invalidate(&mut self, rel: Oid, work: &mut Work, marker: &CurrentFunction) -> Vec<Oid> {
@@ -196,8 +259,11 @@ impl Relcache {
         {
             self.mark_nailed(at);
         }
+        if let Some(at) = Self::catalog_at(rel) {
+            work.entries_dropped += u64::from(std::mem::take(&mut self.catalogs[at]));
+        }
         if self.held.contains(&rel) {
-            self.counts.rebuilt += 1;
+            work.relations_rebuilt += 1;
             return vec![rel];
         }
         work.entries_dropped += u64::from(self.table.remove(&rel).is_some());
@@ -207,13 +273,14 @@ impl Relcache {
     /// `RelationCacheInvalidate`: first everything that nobody holds goes, then the rest is rebuilt.
     fn flush_all(&mut self, work: &mut Work) -> Vec<Oid> {
         let (_, dropped) = self.table.scan(|rel, _| !self.held.contains(rel));
-        work.entries_dropped += dropped;
+        let catalogs = std::mem::replace(&mut self.catalogs, [false; CATALOGS.len()]);
+        work.entries_dropped += dropped + catalogs.into_iter().map(u64::from).sum::<u64>();
         self.in_progress.iter_mut().for_each(|(_, invalidated)| *invalidated = true);
         (0..NAILED.len()).for_each(|at| self.mark_nailed(at));
         let mut rebuild = self.held.clone();
         rebuild.sort_unstable_by_key(|rel| (NAILED.iter().position(|nailed| nailed == rel).unwrap_or(NAILED.len()), rel.0));
         rebuild.dedup();
-        self.counts.rebuilt += rebuild.len() as u64;
+        work.relations_rebuilt += rebuild.len() as u64;
         rebuild
     }
 
@@ -229,7 +296,11 @@ impl Relcache {
 
     /// Whether a message for `rel` would drop anything.
     pub(crate) fn concerned(&self, rel: Oid) -> bool {
-        if rel.is_valid() { self.contains(rel) } else { self.table.len() > 0 }
+        if rel.is_valid() {
+            self.contains(rel) || Self::catalog_at(rel).is_some_and(|at| self.catalogs[at])
+        } else {
+            self.table.len() > 0 || self.catalogs.contains(&true)
+        }
     }
 
     /// Oids of the loaded relations, sorted.
@@ -259,7 +330,12 @@ mod tests {
         cache.invalidate(Oid(3), &mut work, &marker);
         assert_eq!((work.entries_dropped, cache.len(), cache.contains(Oid(3))), (1, 9, false));
         cache.invalidate(Oid::INVALID, &mut work, &marker);
-        assert_eq!((work.entries_dropped, cache.contents()), (10, vec![]));
+        assert_eq!(
+            (work.entries_dropped, cache.contents()),
+            (10 + 10, vec![]),
+            "and the catalogs that are there from the beginning"
+        );
+        assert!(!cache.concerned(Oid::INVALID));
     }
 
     #[test]
@@ -268,12 +344,12 @@ mod tests {
         [20_001, 20_000, 20_000].into_iter().for_each(|rel| cache.hold(Oid(rel)));
         assert_eq!(cache.invalidate(Oid(20_000), &mut work, &marker), [Oid(20_000)]);
         assert_eq!(cache.invalidate(Oid::INVALID, &mut work, &marker), [Oid(20_000), Oid(20_001)]);
-        assert_eq!((work.entries_dropped, cache.contents()), (1, vec![Oid(20_000), Oid(20_001)]), "I3");
+        assert_eq!((work.entries_dropped, cache.contents()), (1 + 10, vec![Oid(20_000), Oid(20_001)]), "I3");
         cache.release(Oid(20_000));
         assert_eq!(cache.invalidate(Oid(20_000), &mut work, &marker), [Oid(20_000)], "held once more");
         cache.release(Oid(20_000));
         assert_eq!(cache.invalidate(Oid(20_000), &mut work, &marker), []);
-        assert_eq!((work.entries_dropped, cache.contents(), cache.counts.rebuilt), (2, vec![Oid(20_001)], 4));
+        assert_eq!((work.entries_dropped, cache.contents(), work.relations_rebuilt), (2 + 10, vec![Oid(20_001)], 4));
     }
 
     #[test]
@@ -298,6 +374,29 @@ mod tests {
         cache.build(Oid(20_002), Oid(2200), |_| ());
         cache.build(Oid(20_003), Oid(2200), |_| ());
         assert_eq!(cache.counts.nailed_reloaded, 1 + TO_BUILD.len() as u64, "the others when they are needed");
+    }
+
+    #[test]
+    fn catalogs_are_there_until_a_message_and_loaded_when_they_are_read() {
+        let (mut cache, mut work, marker) = loaded([]);
+        let loads = |loaded, by_file| CatalogsLoaded { loaded, by_file };
+        assert_eq!(cache.open_catalog(catalog::NAMESPACE), loads(0, 0));
+        assert_eq!(
+            cache.open_catalog(CLASS_FILE_INDEX),
+            loads(1, 0),
+            "no syscache has this index, and the relation map tells its file"
+        );
+        for (message, again, of_another) in
+            [(catalog::NAMESPACE, 1, 0), (Oid(2685), 1, 0), (Oid::INVALID, 2, 2), (catalog::CLASS, 0, 0)]
+        {
+            assert_eq!(cache.concerned(message), again > 0);
+            cache.invalidate(message, &mut work, &marker);
+            assert!(!cache.concerned(message), "I2");
+            assert_eq!(cache.open_catalog(catalog::NAMESPACE), loads(again, again), "{message}");
+            assert_eq!(cache.open_catalog(catalog::NAMESPACE), loads(0, 0), "{message}");
+            assert_eq!(cache.open_catalog(catalog::AM), loads(of_another, of_another), "{message}");
+        }
+        assert_eq!(work.entries_dropped, 1 + 1 + CATALOGS.len() as u64);
     }
 
     #[test]

@@ -23,11 +23,10 @@
 use std::cell::Cell;
 
 use pg_types::syscache_id::SysCacheTable;
-use pg_types::{Oid, PgVersion, Work};
+use pg_types::{Oid, PgVersion};
 
 use crate::dynahash::DynaHash;
 use crate::profile::PublicationFlush;
-use crate::syscache::SysCaches;
 
 /// Entries that the empty table has room for (`init_rel_sync_cache`).
 const INITIAL_SIZE: u32 = 128;
@@ -84,18 +83,16 @@ impl RelationSyncCache {
         }
     }
 
-    /// `get_rel_sync_entry`: whether the entry of `rel` had to be built.
-    pub(crate) fn open(&mut self, rel: Oid, namespace: Oid, syscaches: &mut SysCaches, work: &mut Work) -> bool {
+    /// `get_rel_sync_entry`: if the entry of `rel` has to be built, whether the publications have to be loaded before.
+    pub(crate) fn open(&mut self, rel: Oid) -> Option<bool> {
         let at = self.table.find(&rel).unwrap_or_else(|| self.table.insert(rel, Cell::new(false)));
-        let Some((_, valid)) = self.table.slot(at) else { return false };
+        let (_, valid) = self.table.slot(at)?;
         if valid.replace(true) {
-            return false;
+            return None;
         }
-        let reload = !std::mem::replace(&mut self.publications_valid, true);
-        work.catalog_scans += syscaches.load_publications(reload, rel, namespace);
         self.valid += 1;
         self.counts.built += 1;
-        true
+        Some(!std::mem::replace(&mut self.publications_valid, true))
     }
 
     /// `rel_sync_cache_relation_cb`: a relcache or relsync message; [`Oid::INVALID`] flushes all.
@@ -149,15 +146,13 @@ impl RelationSyncCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::CatcacheSearch;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    /// The cache, the syscaches of 18 or 17, and the id of a syscache.
-    fn caches(version: PgVersion, flush: PublicationFlush) -> (RelationSyncCache, SysCaches, impl Fn(&str) -> i8) {
+    /// The cache, and the id of a syscache of 18 or 17.
+    fn cache(version: PgVersion, flush: PublicationFlush) -> (RelationSyncCache, impl Fn(&str) -> i8) {
         let table = SysCacheTable::of(version);
-        let syscaches = SysCaches::new(version, CatcacheSearch::Direct);
-        (RelationSyncCache::new(table, flush), syscaches, move |name: &str| table.id_of(name).unwrap().message_id())
+        (RelationSyncCache::new(table, flush), move |name: &str| table.id_of(name).unwrap().message_id())
     }
 
     #[test]
@@ -168,13 +163,10 @@ mod tests {
             (PgVersion::V17, PublicationFlush::PerRelation, 0, 10, 10),
             (PgVersion::V18, PublicationFlush::PerRelation, 0, 0, 10),
         ] {
-            let (mut cache, mut syscaches, id) = caches(version, flush);
-            let mut work = Work::default();
-            let mut open_all = |cache: &mut RelationSyncCache, syscaches: &mut SysCaches| {
-                (1..=10).filter(|rel| cache.open(Oid(*rel), Oid(2200), syscaches, &mut work)).count()
-            };
-            assert_eq!(open_all(&mut cache, &mut syscaches), 10);
-            assert_eq!(open_all(&mut cache, &mut syscaches), 0);
+            let (mut cache, id) = cache(version, flush);
+            let open_all = |cache: &mut RelationSyncCache| (1..=10).filter(|rel| cache.open(Oid(*rel)).is_some()).count();
+            assert_eq!(open_all(&mut cache), 10);
+            assert_eq!(open_all(&mut cache), 0);
             for (name, built) in
                 [("PUBLICATIONRELMAP", of_relmap), ("PUBLICATIONOID", of_oid), ("NAMESPACEOID", of_schema), ("PROCOID", 0)]
             {
@@ -182,46 +174,29 @@ mod tests {
                 assert_eq!(cache.concerned_by(id(name)), built > 0 || publications, "{version} {name}");
                 cache.syscache_changed(id(name));
                 assert_eq!(cache.publications_valid, !publications, "{version} {name}");
-                assert_eq!(open_all(&mut cache, &mut syscaches), built, "{version} {name}");
+                assert_eq!(open_all(&mut cache), built, "{version} {name}");
                 cache.publications_valid = true;
             }
             cache.relation_changed(Oid(3));
-            assert_eq!(open_all(&mut cache, &mut syscaches), 1, "of that relation alone");
+            assert_eq!(open_all(&mut cache), 1, "of that relation alone");
             cache.reset();
-            assert_eq!(open_all(&mut cache, &mut syscaches), 10);
+            assert_eq!(open_all(&mut cache), 10);
         }
-    }
-
-    #[test]
-    fn building_looks_lists_up_which_any_message_of_their_cache_kills() {
-        let (mut cache, mut syscaches, id) = caches(PgVersion::V18, PublicationFlush::PerRelation);
-        let mut work = Work::default();
-        let mut scans = |cache: &mut RelationSyncCache, syscaches: &mut SysCaches, rel| {
-            let before = work.catalog_scans;
-            cache.open(Oid(rel), Oid(2200), syscaches, &mut work);
-            work.catalog_scans - before
-        };
-        assert_eq!(scans(&mut cache, &mut syscaches, 1), 1 + 2, "the publication, its relations, its schemas");
-        assert_eq!(scans(&mut cache, &mut syscaches, 2), 1, "the schema's are known");
-        cache.relation_changed(Oid(1));
-        assert_eq!(scans(&mut cache, &mut syscaches, 1), 0, "both lists are");
-        let marker = crate::sampling::CurrentFunction::default();
-        syscaches.invalidate(id("PUBLICATIONRELMAP"), 4711, &mut Work::default(), &marker);
-        cache.relation_changed(Oid(1));
-        assert_eq!(scans(&mut cache, &mut syscaches, 1), 1, "any message of the cache kills all of its lists");
     }
 
     proptest! {
         #[test]
         fn i2_i3_flushes_are_those_of_a_naive_model(steps in prop::collection::vec((0u8..5, 0u32..12), 1..150)) {
             for flush in [PublicationFlush::Whole, PublicationFlush::PerRelation] {
-                let (mut cache, mut syscaches, id) = caches(PgVersion::V18, flush);
-                let (mut model, mut work) = (BTreeSet::new(), Work::default());
+                let (mut cache, id) = cache(PgVersion::V18, flush);
+                let (mut model, mut publications) = (BTreeSet::new(), false);
                 for (what, rel) in &steps {
                     match what {
                         0 | 1 => {
-                            let built = cache.open(Oid(rel + 1), Oid(2200), &mut syscaches, &mut work);
-                            prop_assert_eq!(built, model.insert(rel + 1));
+                            let built = cache.open(Oid(rel + 1));
+                            let reload = !publications;
+                            prop_assert_eq!(built, model.insert(rel + 1).then_some(reload));
+                            publications |= built.is_some();
                         }
                         2 => {
                             cache.relation_changed(Oid(*rel));

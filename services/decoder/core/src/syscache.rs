@@ -13,8 +13,7 @@
 //!
 //! Differences from PostgreSQL: the caches are those of the WAL's version also under a profile of an older release.
 
-use pg_types::syscache_id::SysCacheTable;
-use pg_types::{Oid, PgVersion, Work};
+use pg_types::{Oid, PgVersion, SysCacheId, SysCacheTable, Work};
 
 use crate::attribution::CacheTally;
 use crate::catcache::CatCache;
@@ -35,16 +34,6 @@ pub(crate) struct SysCaches {
     pub(crate) counts: bool,
     /// How a message finds its cache.
     search: CatcacheSearch,
-    /// Lookups for decoding that found an entry, and those that did not.
-    pub(crate) lookups: (u64, u64),
-    /// Ids of the caches that loading a relation fills; [`None`] where the version lacks one.
-    reloid: Option<usize>,
-    /// As `reloid`.
-    namespaceoid: Option<usize>,
-    /// The cache in which publications are looked up by name.
-    publicationname: Option<usize>,
-    /// Caches whose lists tell the publications of a relation, and of a schema.
-    publication_maps: [Option<usize>; 2],
 }
 
 impl SysCaches {
@@ -53,11 +42,7 @@ impl SysCaches {
         let table = SysCacheTable::of(version);
         let caches = table.iter().map(|(id, cache)| CatCache::new(id.message_id(), cache.initial_buckets)).collect();
         let tallies = vec![CacheTally::default(); table.len()];
-        let index = |name| table.id_of(name).map(|id| id.index());
-        let publication_maps = [index("PUBLICATIONRELMAP"), index("PUBLICATIONNAMESPACEMAP")];
-        let (reloid, namespaceoid, publicationname) = (index("RELOID"), index("NAMESPACEOID"), index("PUBLICATIONNAME"));
-        let (counts, lookups) = (true, (0, 0));
-        Self { table, caches, tallies, counts, search, lookups, reloid, namespaceoid, publicationname, publication_maps }
+        Self { table, caches, tallies, counts: true, search }
     }
 
     /// The table of ids.
@@ -138,52 +123,45 @@ impl SysCaches {
         &self.tallies
     }
 
-    /// What loading a relation looks up: its row by oid and its schema's. Gives the number of catalog scans for misses.
-    pub(crate) fn load_relation(&mut self, relation: Oid, namespace: Oid) -> u64 {
-        let (mut scans, mut lookups) = (0, 0);
-        for (cache, key) in [(self.reloid, relation), (self.namespaceoid, namespace)] {
-            let Some(index) = cache else { continue };
-            lookups += 1;
-            let (cache, tally) = (&mut self.caches[index], &mut self.tallies[index]);
-            let held = cache.search(murmurhash32(key.0), |_| {
-                tally.scans += 1;
-                scans += 1;
-                true
-            });
-            cache.release(held);
-        }
-        self.looked_up(lookups, scans);
-        scans
+    /// `SearchSysCache1` for an oid; gives whether it was there, and loads it if not.
+    pub(crate) fn look_up(&mut self, id: SysCacheId, key: Oid) -> bool {
+        let (cache, tally) = (&mut self.caches[id.index()], &mut self.tallies[id.index()]);
+        let misses = tally.misses;
+        let held = cache.search(murmurhash32(key.0), |_| {
+            tally.misses += 1;
+            true
+        });
+        cache.release(held);
+        tally.hits += u64::from(tally.misses == misses);
+        tally.misses == misses
     }
 
-    /// What publishing a relation looks up: the lists of its and its schema's publications, which are empty. Gives the number of
-    /// catalog scans for misses.
-    /// With `reload`, the publication itself first.
-    pub(crate) fn load_publications(&mut self, reload: bool, relation: Oid, namespace: Oid) -> u64 {
-        let (mut scans, mut lookups) = (0, 0);
-        if let Some(index) = self.publicationname.filter(|_| reload) {
-            self.tallies[index].scans += 1;
-            (scans, lookups) = (1, 1);
-        }
-        for (cache, key) in self.publication_maps.into_iter().zip([relation, namespace]) {
-            let Some(index) = cache else { continue };
-            lookups += 1;
-            let (cache, tally) = (&mut self.caches[index], &mut self.tallies[index]);
-            let held = cache.search_list(murmurhash32(key.0), |_| {
-                tally.scans += 1;
-                scans += 1;
-                Vec::new()
-            });
-            cache.release_list(held);
-        }
-        self.looked_up(lookups, scans);
-        scans
+    /// `SearchSysCacheList1` for an oid, with an empty list if it is loaded; gives whether it was there.
+    pub(crate) fn look_up_list(&mut self, id: SysCacheId, key: Oid) -> bool {
+        let (cache, tally) = (&mut self.caches[id.index()], &mut self.tallies[id.index()]);
+        let misses = tally.misses;
+        let held = cache.search_list(murmurhash32(key.0), |_| {
+            tally.misses += 1;
+            Vec::new()
+        });
+        cache.release_list(held);
+        tally.hits += u64::from(tally.misses == misses);
+        tally.misses == misses
     }
 
-    /// Counts so many lookups, of which so many missed.
-    fn looked_up(&mut self, lookups: u64, misses: u64) {
-        self.lookups.0 += lookups.saturating_sub(misses);
-        self.lookups.1 += misses;
+    /// So many lookups more that found what the last one did.
+    pub(crate) fn hit(&mut self, id: SysCacheId, n: u64) {
+        self.tallies[id.index()].hits += n;
+    }
+
+    /// A lookup that is known to find nothing.
+    pub(crate) fn miss(&mut self, id: SysCacheId) {
+        self.tallies[id.index()].misses += 1;
+    }
+
+    /// Whether a lookup of `key` would find it.
+    pub(crate) fn has(&self, id: SysCacheId, key: Oid) -> bool {
+        self.caches[id.index()].has(murmurhash32(key.0))
     }
 
     /// Whether a message would kill anything.
@@ -222,8 +200,11 @@ mod tests {
     #[test]
     fn loading_fills_two_caches_once_and_a_message_empties_one() {
         let mut caches = SysCaches::new(PgVersion::V13, CatcacheSearch::Direct);
-        assert_eq!(caches.load_relation(Oid(16384), Oid(2200)), 2);
-        assert_eq!(caches.load_relation(Oid(16385), Oid(2200)), 1);
+        let [reloid, namespaceoid] = ["RELOID", "NAMESPACEOID"].map(|name| caches.table().id_of(name).unwrap());
+        let mut load = |rel: u32| (caches.look_up(reloid, Oid(rel)), caches.look_up(namespaceoid, Oid(2200)));
+        assert_eq!([load(16384), load(16385), load(16384)], [(false, false), (false, true), (true, true)]);
+        assert_eq!((caches.tallies()[reloid.index()].hits, caches.tallies()[reloid.index()].misses), (1, 2));
+        assert!(caches.has(reloid, Oid(16385)) && !caches.has(reloid, Oid(16386)));
         let (mut work, marker) = (Work::default(), CurrentFunction::default());
         assert!(caches.concerned(50, murmurhash32(16384)));
         assert!(caches.invalidate(50, murmurhash32(16384), &mut work, &marker));

@@ -51,9 +51,9 @@ fn shared_out(decoder: &Decoder, profile: &str) -> Result<(), TestCaseError> {
             w.messages_executed,
             callbacks,
             entries,
-            w.map_slots_visited,
-            w.map_entries_dropped,
-            w.relations_loaded,
+            (w.map_slots_visited, w.map_entries_dropped, w.map_hits, w.map_misses),
+            (w.relations_loaded, w.relations_rebuilt, w.relcache_hits, w.relcache_misses),
+            (w.catcache_hits, w.catcache_misses, w.catalogs_loaded),
             w.catalog_scans,
         )
     };
@@ -62,7 +62,7 @@ fn shared_out(decoder: &Decoder, profile: &str) -> Result<(), TestCaseError> {
     let of_callbacks = |w: Work| (w.callbacks_visited, w.callbacks_called, w.map_slots_visited, w.map_entries_dropped);
     prop_assert_eq!(of_callbacks(callbacks), of_callbacks(total), "{}", profile);
     let relations = sum(&attribution.relations);
-    let of_relations = |w: Work| (w.relations_loaded, w.map_slots_visited, w.map_entries_dropped);
+    let of_relations = |w: Work| (w.relations_loaded, w.relcache_misses, w.map_slots_visited, w.map_entries_dropped);
     prop_assert_eq!(of_relations(relations), of_relations(total), "{}", profile);
     let of_relcache =
         attribution.caches.iter().find(|share| &*share.name == "relcache").map_or(0, |s| s.work.messages_executed);
@@ -79,9 +79,11 @@ proptest! {
             let log = write(&steps, version, 4);
             let (_, reference) = decode(&log, version, "indexed");
             for profile in Profile::names().chain(["pg96+small-map", "pg17+on-demand-snapshots", "pg10+collapse-messages", "pg17+pgoutput", "indexed+pgoutput",
-                "pg18+discard-caches", "indexed+discard-caches+pgoutput+live"]) {
+                "pg18+discard-caches", "pg18+discard-caches+always-new-snapshots", "pg96+always-new-snapshots+live", "indexed+discard-caches+pgoutput+live"]) {
                 let (decoder, given) = decode(&log, version, profile);
                 prop_assert_eq!(&given.stream, &reference.stream, "{}", profile);
+                let (work, read) = (decoder.work(), decoder.catalog_snapshot_counts());
+                prop_assert_eq!(read.historic + read.taken + read.reused, work.catalog_scans, "{}", profile);
                 let sum = given.work.iter().map(|(_, work)| work.messages_executed).sum::<u64>();
                 prop_assert!(sum <= decoder.work().messages_executed, "I4");
                 shared_out(&decoder, profile)?;

@@ -11,7 +11,6 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use decoder_core::Summary;
-use decoder_core::attribution::total_steps;
 use pg_types::{Lsn, Timestamp, Work, Xid};
 
 use crate::attribution::Ledger;
@@ -100,7 +99,7 @@ impl Order {
         match self.key {
             Key::CpuNs => cpu_ns,
             Key::CommitLsn => commit_lsn.0,
-            Key::Work => total_steps(work),
+            Key::Work => work.steps(),
             Key::Counter(key) => work.entries().find(|(k, _)| *k == key).map_or(0, |(_, n)| n),
         }
     }
@@ -214,7 +213,7 @@ impl Costliest {
             return;
         }
         let counters = cost.work.entries().map(|(_, n)| n);
-        let values = [cost.cpu_ns, total_steps(&cost.work)].into_iter().chain(counters);
+        let values = [cost.cpu_ns, cost.work.steps()].into_iter().chain(counters);
         let mut shared = None;
         for (ranking, value) in self.rankings.iter_mut().zip(values).filter(|(_, value)| *value > 0) {
             let full = ranking.len() >= self.capacity;

@@ -2,6 +2,8 @@
 //!
 //! The names are part of the interface: every report, command and message that shows work uses exactly these keys.
 
+use std::sync::LazyLock;
+
 macro_rules! work {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
         /// Counts of work done, per transaction, per node or per run. They add up.
@@ -96,6 +98,62 @@ work! {
     stream_count,
     /// Bytes of changes in memory that were given out so (`stream_bytes`).
     stream_bytes,
+    /// Files of changes that the relfilenode map knew, those without relation too.
+    map_hits,
+    /// Files that it did not.
+    map_misses,
+    /// Relations that were loaded already when a change needed them.
+    relcache_hits,
+    /// Those that were not.
+    relcache_misses,
+    /// Relations built anew in their place by a message, because somebody used them.
+    relations_rebuilt,
+    /// Catalogs and indexes of catalogs loaded again, because something was to be read in them.
+    catalogs_loaded,
+    /// Entries and lists that the catcaches had (`SearchCatCache`).
+    catcache_hits,
+    /// Those that they had not, each of which costs a scan.
+    catcache_misses,
+    /// Catalog rows of the transaction's own that were looked up (`ResolveCminCmaxDuringDecoding`).
+    tuple_cid_lookups,
+    /// Catalog scans with the historic snapshot of the transaction that is decoded, which take no snapshot.
+    historic_scans,
+    /// Catalog snapshots taken for the other scans (`GetNonHistoricCatalogSnapshot`).
+    catalog_snapshots_taken,
+    /// Scans with a catalog snapshot that had been taken before.
+    catalog_snapshots_reused,
+}
+
+/// Counters that are no steps, beside those of bytes: what a lookup that found nothing costs is counted by its scan, and that something
+/// is found or reused is what should happen.
+const NO_STEPS: [&str; 8] = [
+    "map_hits",
+    "map_misses",
+    "relcache_hits",
+    "relcache_misses",
+    "catcache_hits",
+    "catcache_misses",
+    "historic_scans",
+    "catalog_snapshots_reused",
+];
+
+/// Which of [`Work::KEYS`] are steps.
+static IS_STEP: LazyLock<Vec<bool>> =
+    LazyLock::new(|| Work::KEYS.iter().map(|key| !key.ends_with("_bytes") && !NO_STEPS.contains(key)).collect());
+
+impl Work {
+    /// All counters of steps added up. It ranks; it is no time.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        let steps = self.entries().zip(IS_STEP.iter()).filter(|(_, step)| **step);
+        steps.fold(0, |sum, ((_, n), _)| sum.saturating_add(n))
+    }
+
+    /// Lookups that found nothing, in whatever cache.
+    #[must_use]
+    pub fn cache_misses(&self) -> u64 {
+        self.map_misses.saturating_add(self.relcache_misses).saturating_add(self.catcache_misses)
+    }
 }
 
 #[cfg(test)]
@@ -110,5 +168,15 @@ mod tests {
         a += Work { messages_executed: 3, ..Work::default() };
         assert_eq!(a - before, Work { messages_executed: 3, ..Work::default() });
         assert_eq!(Work::KEYS.len(), a.entries().count());
+    }
+
+    #[test]
+    fn bytes_and_lookups_are_no_steps_but_what_they_cost_is() {
+        assert!(NO_STEPS.iter().all(|key| Work::KEYS.contains(key)));
+        let of = |key| Work::from_entries([(key, 7)]).steps();
+        assert_eq!((of("spill_bytes"), of("catcache_hits"), of("catcache_misses"), of("catalog_scans")), (0, 0, 0, 7));
+        let all = Work::from_entries(Work::KEYS.iter().map(|key| (*key, 1)));
+        let bytes = Work::KEYS.iter().filter(|key| key.ends_with("_bytes")).count();
+        assert_eq!((all.steps(), all.cache_misses()), ((Work::KEYS.len() - NO_STEPS.len() - bytes) as u64, 3));
     }
 }

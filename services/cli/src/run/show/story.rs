@@ -1,7 +1,7 @@
 //! The one line that tells a source's story.
 
 use crate::run::ladder::{Ladder, Rung, Side};
-use crate::run::report::{SourceReport, SourceTimings, steps};
+use crate::run::report::{SourceReport, SourceTimings};
 use crate::run::text::{nanos, percent, short_count, times};
 
 /// The story of a source; none if there is nothing to compare.
@@ -43,14 +43,14 @@ fn ladder_story(source: &SourceReport, timed: &SourceTimings, ladder: &Ladder) -
 /// The dearest transaction, and what other versions make of it.
 fn wal_story(source: &SourceReport) -> Option<String> {
     let dearest = source.costliest.first()?;
-    let of = |profile: &str| dearest.work.iter().find(|(name, _)| name == profile).map(|(_, work)| steps(work));
+    let of = |profile: &str| dearest.work.iter().find(|(name, _)| name == profile).map(|(_, work)| work.steps());
     let ranked = of(&source.ranked_by)?;
     let others: Vec<_> = dearest.work.iter().filter(|(name, _)| *name != source.ranked_by).collect();
-    let most = others.iter().max_by_key(|(_, work)| steps(work));
-    let least = others.iter().min_by_key(|(_, work)| steps(work));
+    let most = others.iter().max_by_key(|(_, work)| work.steps());
+    let least = others.iter().min_by_key(|(_, work)| work.steps());
     let mut beside: Vec<String> = Vec::new();
     for (name, work) in [most, least].into_iter().flatten() {
-        let part = format!("{} as {name}", short_count(steps(work)));
+        let part = format!("{} as {name}", short_count(work.steps()));
         if !beside.contains(&part) {
             beside.push(part);
         }

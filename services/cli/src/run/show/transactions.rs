@@ -3,7 +3,7 @@
 use pg_types::Work;
 
 use crate::run::paint::{COLUMNS, Column, Paint, Text, Tone, table};
-use crate::run::report::{SourceReport, TransactionReport, steps};
+use crate::run::report::{SourceReport, TransactionReport};
 use crate::run::text::{count, harmless_cut, percent, short_count};
 
 /// Most columns of what a transaction looks like.
@@ -51,7 +51,7 @@ pub(super) fn costliest(source: &SourceReport, paint: Paint) -> String {
 /// Which profiles are shown: the dearest of those before the one that ranks, that one, and the cheapest.
 fn profiles(source: &SourceReport) -> Vec<String> {
     let total = |profile: &str| -> u64 {
-        source.costliest.iter().filter_map(|t| work(t, profile)).map(steps).fold(0, u64::saturating_add)
+        source.costliest.iter().filter_map(|t| work(t, profile)).map(Work::steps).fold(0, u64::saturating_add)
     };
     let mut names: Vec<String> = source.decoder_profiles.iter().map(|p| p.profile.clone()).collect();
     names.sort_by_key(|name| (std::cmp::Reverse(total(name)), name.clone()));
@@ -73,7 +73,7 @@ fn work<'a>(transaction: &'a TransactionReport, profile: &str) -> Option<&'a Wor
 
 /// Its steps under the profile that ranks.
 fn ranked(source: &SourceReport, transaction: &TransactionReport) -> u64 {
-    work(transaction, &source.ranked_by).map_or(0, steps)
+    work(transaction, &source.ranked_by).map_or(0, Work::steps)
 }
 
 /// One transaction.
@@ -86,7 +86,7 @@ fn row(transaction: &TransactionReport, profiles: &[String], looks_columns: usiz
         count(messages).into(),
         Text::new(leading(transaction), Tone::Dim),
     ];
-    row.extend(profiles.iter().map(|profile| Text::from(short_count(work(transaction, profile).map_or(0, steps)))));
+    row.extend(profiles.iter().map(|profile| Text::from(short_count(work(transaction, profile).map_or(0, Work::steps)))));
     row
 }
 

@@ -22,7 +22,11 @@ fn i2_a_relcache_message_drops_the_relation_and_its_file_and_negatives() {
         assert_eq!(caches.open_file(file(20000), false, &mut relations), Some(0));
         assert_eq!(caches.open_file(file(20000), false, &mut relations), Some(0));
         assert_eq!(caches.open_file(file(20001), true, &mut relations), None);
-        assert_eq!((caches.work.relations_loaded, caches.work.catalog_scans), (1, 1 + 2 + 2 + 1));
+        assert_eq!(
+            (caches.work.relations_loaded, caches.work.catalog_scans),
+            (1, 1 + 2 + 2 + 1 + 1),
+            "two files, the index for them, the relation, its access method"
+        );
         let other = InvalidationMessage::Relcache { db: Oid(6), rel: Oid(20000) };
         assert!(!caches.concerned(&other));
         caches.execute(&other);
@@ -200,8 +204,11 @@ proptest! {
                     prop_assert_eq!((contents.relcache, contents.map), naive.contents(), "{} after {} of {}", profile, what, rel);
                 }
             }
-            let counts = caches.lookup_counts();
-            prop_assert_eq!(counts.relcache.misses + counts.relcache.rebuilt, caches.work.relations_loaded, "{}", profile);
+            let (work, read) = (caches.work, caches.catalog_snapshot_counts());
+            prop_assert_eq!(work.relcache_misses + work.relations_rebuilt, work.relations_loaded, "{}", profile);
+            let snapshots = (work.historic_scans, work.catalog_snapshots_taken, work.catalog_snapshots_reused);
+            prop_assert_eq!((read.historic, read.taken, read.reused), snapshots, "{}", profile);
+            prop_assert_eq!(read.historic + read.taken + read.reused, work.catalog_scans, "L1 {}", profile);
         }
     }
 }

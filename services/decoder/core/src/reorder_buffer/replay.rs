@@ -347,7 +347,11 @@ impl<'a> Replay<'a> {
         if !relation.logged.unwrap_or(kind.looks_logged() && file.rel >= Oid::FIRST_NORMAL.0) {
             return;
         }
+        let names = (number, relation.oid, relation.namespace);
         if relation.logged.is_some() && relation.oid.0 != file.rel && self.is_transient(file) {
+            return;
+        }
+        if self.status.is_some() && self.with.caches.must_load_names(names) && self.aborted_meanwhile(lsn) {
             return;
         }
         let action = kind.action();
@@ -355,7 +359,7 @@ impl<'a> Replay<'a> {
         let outer = self.with.caches.marker.enter(Function::OutputPlugin);
         let (xid, relation) = (self.current.0, self.with.relations.get(number));
         self.with.caches.hold(relation.oid);
-        self.with.caches.publish(relation.oid, relation.namespace);
+        self.with.caches.show_rows(number, relation.oid, relation.namespace, rows.into());
         self.sink.change(&DecodedChange { lsn, xid, relation, action, rows });
         self.with.caches.release(relation.oid);
         self.with.caches.marker.leave(outer);
@@ -397,7 +401,7 @@ impl<'a> Replay<'a> {
         }
         let outer = self.with.caches.marker.enter(Function::OutputPlugin);
         let shown: Vec<&Relation> = shown.into_iter().map(|number| self.with.relations.get(number)).collect();
-        shown.iter().for_each(|relation| self.with.caches.publish(relation.oid, relation.namespace));
+        shown.iter().for_each(|relation| self.with.caches.show_truncate(relation.oid, relation.namespace));
         self.sink.truncate(lsn, self.current.0, &shown, record);
         record.relids.iter().for_each(|oid| self.with.caches.release(*oid));
         self.with.caches.marker.leave(outer);
@@ -492,6 +496,7 @@ impl<'a> Replay<'a> {
 
     /// Messages at the end (I2).
     fn finish(&mut self, top: &Txn) {
+        self.with.caches.end_transaction();
         let stand_in = top.messages.is_empty();
         let own = if stand_in { self.messages } else { &top.messages };
         match self.with.rule {

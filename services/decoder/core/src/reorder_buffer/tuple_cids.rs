@@ -39,8 +39,6 @@ pub struct TupleCidCounts {
     pub entries: u64,
     /// Bytes that PostgreSQL allocates for them.
     pub hash_bytes: u64,
-    /// Catalog rows looked up.
-    pub lookups: u64,
 }
 
 impl TupleCidCounts {

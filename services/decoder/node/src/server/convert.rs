@@ -100,6 +100,18 @@ pub(crate) fn work(work: &Work) -> wal::Work {
         stream_txns: work.stream_txns,
         stream_count: work.stream_count,
         stream_bytes: work.stream_bytes,
+        map_hits: work.map_hits,
+        map_misses: work.map_misses,
+        relcache_hits: work.relcache_hits,
+        relcache_misses: work.relcache_misses,
+        relations_rebuilt: work.relations_rebuilt,
+        catalogs_loaded: work.catalogs_loaded,
+        catcache_hits: work.catcache_hits,
+        catcache_misses: work.catcache_misses,
+        tuple_cid_lookups: work.tuple_cid_lookups,
+        historic_scans: work.historic_scans,
+        catalog_snapshots_taken: work.catalog_snapshots_taken,
+        catalog_snapshots_reused: work.catalog_snapshots_reused,
     }
 }
 
