@@ -61,15 +61,9 @@ pub struct Args {
     /// Who decodes: live reads the shared invalidation queue too and is reset when it lags, catch-up does not.
     #[arg(long, value_name = "live|catch-up")]
     consumer: Option<Consumer>,
-    /// Seed of the scenarios; default: each its own.
-    #[arg(long, value_name = "N")]
-    seed: Option<u64>,
-    /// Value of a parameter for the scenarios that have it, instead of their own; may be given several times.
-    #[arg(long, value_name = "NAME=VALUE")]
-    set: Vec<String>,
-    /// Play scenarios at their small sizes, which take a second or two.
-    #[arg(long)]
-    small: bool,
+    /// How scenarios are played.
+    #[command(flatten)]
+    scenario: ScenarioArgs,
     /// Play every point of the scenarios' sweeps, each as a source of its own, and print a table of them.
     #[arg(long)]
     sweep: bool,
@@ -91,6 +85,20 @@ pub struct Args {
     /// One JSON object a line instead of tables.
     #[arg(long)]
     json: bool,
+}
+
+/// How scenarios are played, of every command that plays them.
+#[derive(Debug, clap::Args)]
+pub struct ScenarioArgs {
+    /// Seed of the scenarios; default: each its own.
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Value of a parameter for the scenarios that have it, instead of their own; may be given several times.
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub set: Vec<String>,
+    /// Play scenarios at their small sizes, which take a second or two.
+    #[arg(long)]
+    pub small: bool,
 }
 
 /// Help after the options.
@@ -211,9 +219,9 @@ fn check(args: &Args) -> anyhow::Result<Settings> {
     Ok(Settings {
         profiles: args.profiles.clone(),
         consumer: args.consumer,
-        seed: args.seed,
-        set: parameters(&args.set)?,
-        small: args.small,
+        seed: args.scenario.seed,
+        set: parameters(&args.scenario.set)?,
+        small: args.scenario.small,
         clock: args.clock,
         sampling: args.sampling,
         catalog: args.catalog.clone(),

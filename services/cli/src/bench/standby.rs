@@ -23,7 +23,7 @@ use walstorm_proto::standby::v1::{CatalogSnapshotRule, GetRecoveryStateRequest, 
 use crate::run::ladder::{Ladder, Side};
 use crate::run::paint::Paint;
 use crate::run::source::{self, SourceKind};
-use crate::run::{parameters, play, profiles, sample_wal};
+use crate::run::{ScenarioArgs, parameters, play, profiles, sample_wal};
 
 pub mod load;
 pub mod nodes;
@@ -85,15 +85,9 @@ pub struct Args {
     /// Oid of the sessions' database.
     #[arg(long, value_name = "OID", default_value_t = DATABASE)]
     database: u32,
-    /// Seed of the scenario; default its own.
-    #[arg(long, value_name = "N")]
-    seed: Option<u64>,
-    /// Value of a parameter of the scenario; may be given several times.
-    #[arg(long, value_name = "NAME=VALUE")]
-    set: Vec<String>,
-    /// Play the scenario at its small size.
-    #[arg(long)]
-    small: bool,
+    /// How a scenario is played.
+    #[command(flatten)]
+    scenario: ScenarioArgs,
     /// One JSON object a line instead of a table.
     #[arg(long)]
     json: bool,
@@ -263,7 +257,7 @@ fn chosen_profiles(args: &Args, source: &Source) -> Vec<String> {
 
 /// The source that the arguments name, as a primary plays it.
 fn open(args: &Args) -> anyhow::Result<Source> {
-    let set = parameters(&args.set)?;
+    let set = parameters(&args.scenario.set)?;
     let mut sources = source::resolve(std::slice::from_ref(&args.source))?;
     source::check_parameters(&sources, &set)?;
     let source = sources.pop().context("no source")?;
@@ -283,11 +277,11 @@ fn open(args: &Args) -> anyhow::Result<Source> {
             Ok(Source { name, config: of_wal(&wal), settings, ladder: None, _folder: None })
         }
         SourceKind::Scenario { scenario, file, .. } => {
-            let mut overrides = if args.small { scenario.small().clone() } else { Overrides::new() };
+            let mut overrides = if args.scenario.small { scenario.small().clone() } else { Overrides::new() };
             overrides.extend(set);
             let settings = play::sizes_of(&scenario.plan(&overrides)?);
             let ladder = Ladder::of(scenario.name()).filter(|ladder| file.is_none() && ladder.side == Side::Standby);
-            let seed = args.seed.unwrap_or(scenario.seed());
+            let seed = args.scenario.seed.unwrap_or(scenario.seed());
             let config = play::played_by_primary(&scenario, file.as_deref(), overrides, seed);
             let config = SourceConfig { clock: ClockMode::Real, ..config };
             Ok(Source { name, config, settings, ladder, _folder: None })

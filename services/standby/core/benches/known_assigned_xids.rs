@@ -4,6 +4,8 @@
 //! `counted` one that the rule of current minors compresses, `segments` keeps live xids alone. What the figures of these and of
 //! layouts that lost were is in `src/known_assigned_xids/README.md`.
 
+mod shuffle;
+
 use divan::counter::ItemsCount;
 use divan::{Bencher, black_box};
 use pg_types::{Lsn, Xid};
@@ -36,16 +38,7 @@ fn main() {
 fn ended(span: u32, stride: u32, order: &str) -> Vec<Xid> {
     let mut gone: Vec<Xid> = (0..span).filter(|n| n % stride != 0).map(|n| Xid(FIRST + n)).collect();
     match order {
-        "random" => {
-            // xorshift64: the same order each time.
-            let mut state = 88_172_645_463_325_252_u64;
-            for i in (1..gone.len()).rev() {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                gone.swap(i, (state % (i as u64 + 1)) as usize);
-            }
-        }
+        "random" => shuffle::shuffle(&mut gone),
         "interleaved" => {
             let newer = gone.split_off(gone.len() / 2);
             gone = newer.iter().zip(&gone).flat_map(|(a, b)| [*a, *b]).chain(newer.last().copied()).collect();

@@ -4,6 +4,8 @@
 //! `-- --plot FILE.svg` it draws them, three panels side by side. Each profile replays the same history through its own writer: so many
 //! transactions begin, all but every k-th end in random order, and its own rule compresses what it compresses.
 
+mod shuffle;
+
 use std::path::PathBuf;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -121,14 +123,7 @@ fn view(rules: &StandbyProfile, span: u32, stride: u32) -> KnownAssignedView {
     let mut xids = KnownAssignedXids::new(SLOTS, MAX_PROCS, rules.layout);
     xids.add(Xid(FIRST), Xid(FIRST + span - 1), Lsn(1)).unwrap_or_else(|error| panic!("{error}"));
     let mut gone: Vec<u32> = (0..span).filter(|n| n % stride != 0).collect();
-    // xorshift64: the same order each time.
-    let mut state = 88_172_645_463_325_252_u64;
-    for i in (1..gone.len()).rev() {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        gone.swap(i, (state % (i as u64 + 1)) as usize);
-    }
+    shuffle::shuffle(&mut gone);
     for n in gone {
         xids.remove_tree(Xid(FIRST + n), &[]);
         xids.clear_calls();

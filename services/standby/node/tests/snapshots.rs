@@ -350,6 +350,8 @@ async fn a_session_says_of_each_scan_whether_it_took_a_snapshot_and_why() {
         assert_eq!(reason_of(&responses.message().await.unwrap_err()), Some(Reason::RequestInvalid));
     }
     let state = client.get_recovery_state(GetRecoveryStateRequest {}).await.unwrap().into_inner();
+    // Slots of 16 bytes, and a chunk more at each end.
+    assert!((1..=u64::from(state.array_size) * 16 + (2 << 15)).contains(&state.xids_bytes), "{}", state.xids_bytes);
     let cpu = state.cpu_time.unwrap();
     let [serving, snapshots] = [cpu.serving, cpu.snapshots].map(|time| Duration::try_from(time.unwrap()).unwrap());
     assert!(Duration::ZERO < snapshots && snapshots <= serving);

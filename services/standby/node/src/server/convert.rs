@@ -101,6 +101,7 @@ pub(super) fn recovery_state(progress: &Progress, upstream: &Upstream, work: &Wo
         compressions: progress.compressions.iter().map(compression).collect(),
         work: Some(work_message(work)),
         cpu_time: None,
+        xids_bytes: 0,
     }
 }
 

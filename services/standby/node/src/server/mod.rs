@@ -176,6 +176,8 @@ impl StandbyService for StandbyServer {
         work += progress.work;
         let mut state = convert::recovery_state(&progress, &self.upstream.borrow(), &work);
         state.cpu_time = namesakes_cpu_time().map(|serving| convert::cpu_time(serving, self.totals.cpu_time()));
+        let readable = self.readable.borrow();
+        state.xids_bytes = readable.as_ref().map_or(0, |r| r.reader.state().known_assigned.memory_bytes() as u64);
         Ok(Response::new(state))
     }
 }
