@@ -301,22 +301,27 @@ impl Caches {
 
     /// A relcache message: the entry, then the callbacks.
     fn execute_relcache(&mut self, rel: Oid) {
-        let before = self.work;
+        let before = self.dropped();
         let rebuild = self.relcache.invalidate(rel, &mut self.work, &self.marker);
         self.call_relcache_callbacks(rel);
         self.tally(rel, 1, before);
         self.rebuild(rebuild);
     }
 
-    /// Notes what was done since `before` for a relation; `messages` is 0 for what a reset does.
-    fn tally(&mut self, rel: Oid, messages: u64, before: Work) {
-        let done = self.work - before;
+    /// Of all work what a relcache message does to caches: entries dropped, slots of the map looked at, its entries dropped.
+    fn dropped(&self) -> [u64; 3] {
+        [self.work.entries_dropped, self.work.map_slots_visited, self.work.map_entries_dropped]
+    }
+
+    /// Notes what was dropped since `before` for a relation; `messages` is 0 for what a reset does.
+    fn tally(&mut self, rel: Oid, messages: u64, before: [u64; 3]) {
+        let [dropped, map_slots, map_dropped] = self.dropped();
         let tally = RelationTally {
             messages,
             rounds: 1,
-            dropped: done.entries_dropped,
-            map_slots: done.map_slots_visited,
-            map_dropped: done.map_entries_dropped,
+            dropped: dropped - before[0],
+            map_slots: map_slots - before[1],
+            map_dropped: map_dropped - before[2],
             ..RelationTally::default()
         };
         self.relations.add(rel, tally);
@@ -335,7 +340,7 @@ impl Caches {
         self.generation += 1;
         self.catalog_snapshot.invalidate(DropReason::QueueReset);
         self.syscaches.reset(&mut self.work);
-        let before = self.work;
+        let before = self.dropped();
         let rebuild = self.relcache.invalidate(Oid::INVALID, &mut self.work, &self.marker);
         self.callbacks.call_all(&mut self.work);
         self.call_relcache_callbacks(Oid::INVALID);
