@@ -13,8 +13,9 @@
 //! | new-cid record | O(1) |
 //! | hash of n records | O(n), in each block of a transaction in progress again |
 //!
-//! Differences from PostgreSQL: no row is judged, as none is read; a row is counted as looked up for each scan that builds a relation which
-//! the transaction's own messages name, since WAL does not tell how many rows a scan reads.
+//! Differences from PostgreSQL: no row is judged, as none is read, so command ids themselves are not kept; a row is counted as looked up
+//! ([`pg_types::Work::tuple_cid_lookups`]) for each scan of pg_class or pg_attribute for a relation that the transaction's own messages name,
+//! since WAL does not tell how many rows a scan reads. Mappings of rewritten catalogs (`UpdateLogicalMappings`) are not read.
 
 use pg_types::{RelFileLocator, Tid};
 use rustc_hash::FxHashSet;
