@@ -8,6 +8,8 @@
 //! - I1: records leave in LSN order, each once; [`BatchAssembler::received`] never goes back.
 //! - I2: a fragment is joined only with fragments of the same LSN range, and never beyond [`RECORD_BYTES_MAX`].
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
 use pg_types::Lsn;
 use walstorm_proto::primary::v1::{RawRecords, WalBatch, wal_batch};
@@ -40,6 +42,8 @@ pub struct Batch {
     pub traceparent: String,
     /// Bytes of the records.
     pub bytes: usize,
+    /// When it was received whole, by the node's clock.
+    pub received: Duration,
 }
 
 /// A batch that does not hold together.
@@ -120,7 +124,8 @@ impl BatchAssembler {
         let records = self.records(start, end, &raw).map_err(error)?;
         self.received = self.received.max(end);
         let bytes = records.iter().map(|r| r.bytes.len()).sum();
-        Ok(Some(Batch { end_lsn: end, records, contexts, traceparent: wire.traceparent, bytes }))
+        let received = Duration::ZERO;
+        Ok(Some(Batch { end_lsn: end, records, contexts, traceparent: wire.traceparent, bytes, received }))
     }
 
     /// Joins a piece with those before it; gives the whole when its last piece is there, a whole batch at once (I2).

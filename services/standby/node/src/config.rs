@@ -81,6 +81,10 @@ pub struct Config {
     pub max_standby_streaming_delay_ms: i64,
     /// `hot_standby_feedback`: tell the primary which rows readers still need.
     pub hot_standby_feedback: bool,
+    /// Longest silence of the primary, after which health says NOT_SERVING until it is heard of again; unset: for ever, as PostgreSQL
+    /// has it. Snapshots are given all the same. Set it well above the 10 s within which a primary says something.
+    #[serde(with = "humantime_serde")]
+    pub max_primary_silence: Option<Duration>,
     /// Compress the array when replay has been idle, as PostgreSQL's startup process does.
     pub idle_compression: bool,
     /// Log lines.
@@ -150,6 +154,7 @@ impl Default for Config {
             snapshot_wait_max: Duration::from_secs(60),
             max_standby_streaming_delay_ms: 30_000,
             hot_standby_feedback: false,
+            max_primary_silence: None,
             idle_compression: true,
             log: LogConfig::default(),
             telemetry: TelemetryConfig::default(),
@@ -189,6 +194,9 @@ impl Config {
         if self.feedback_interval.is_zero() {
             return Err(bad("feedback_interval", "it must be above zero, as 1s".to_owned()));
         }
+        if self.max_primary_silence.is_some_and(|max| max.is_zero()) {
+            return Err(bad("max_primary_silence", "it must be above zero, as 5m; leave it out for no limit".to_owned()));
+        }
         let slot_name = self.slot.strip_prefix("slots/").unwrap_or(&self.slot);
         let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
         let is_name = (1..=63).contains(&slot_name.len()) && slot_name.bytes().all(allowed);
@@ -214,13 +222,14 @@ mod tests {
     #[test]
     fn what_cannot_run_is_refused_by_key_and_remedy() {
         type Spoil = fn(&mut Config);
-        let bad: [(Spoil, &str, &str); 7] = [
+        let bad: [(Spoil, &str, &str); 8] = [
             (|c| c.profile = Some("pg12".to_owned()), "profile", "pg13.6"),
             (|c| c.start = "0/G".to_owned(), "start", "running-xacts"),
             (|c| c.primary.endpoint = "not an address".to_owned(), "primary.endpoint", "http://ADDRESS:PORT"),
             (|c| c.settings.max_connections = u32::MAX, "settings", "limit"),
             (|c| c.queue_batches = 0, "queue_batches", "between 1 and"),
             (|c| c.feedback_interval = Duration::ZERO, "feedback_interval", "above zero"),
+            (|c| c.max_primary_silence = Some(Duration::ZERO), "max_primary_silence", "above zero"),
             (|c| c.slot = "slots/Or ders".to_owned(), "slot", "a-z"),
         ];
         for (spoil, key, says) in bad {

@@ -11,9 +11,11 @@
 //! A stream that ends is taken up again at the end of what was received; what is already queued stays queued. Some ends are
 //! final ([`Halt`]): they travel through the queue, so that everything before them is replayed first.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use pg_types::Lsn;
+use service_kit::Clock;
 use service_kit::client::{Backoff, describe};
 use service_kit::error_text;
 use service_kit::server::MESSAGE_BYTES_MAX;
@@ -112,21 +114,32 @@ pub struct Follower {
     progress: watch::Receiver<Progress>,
     /// What we tell the rest of the node.
     upstream: watch::Sender<Upstream>,
+    /// When things arrive.
+    clock: Arc<dyn Clock>,
     /// Ends the task.
     stop: CancellationToken,
+}
+
+/// What a follower is connected with.
+#[derive(Debug)]
+pub struct Ends {
+    /// To replay; its room is the node's only buffer of WAL.
+    pub queue: mpsc::Sender<Item>,
+    /// What replay has done.
+    pub progress: watch::Receiver<Progress>,
+    /// What the follower tells the rest of the node.
+    pub upstream: watch::Sender<Upstream>,
+    /// When things arrive.
+    pub clock: Arc<dyn Clock>,
+    /// Ends the task.
+    pub stop: CancellationToken,
 }
 
 impl Follower {
     /// A follower that begins at the restart point, or where the configuration says.
     #[must_use]
-    pub fn new(
-        checked: &Checked,
-        restart_point: Option<&RestartPoint>,
-        queue: mpsc::Sender<Item>,
-        progress: watch::Receiver<Progress>,
-        upstream: watch::Sender<Upstream>,
-        stop: CancellationToken,
-    ) -> Self {
+    pub fn new(checked: &Checked, restart_point: Option<&RestartPoint>, ends: Ends) -> Self {
+        let Ends { queue, progress, upstream, clock, stop } = ends;
         let from = match (restart_point, checked.start) {
             (Some(point), _) => point.redo_lsn,
             (None, StartAt::Lsn(lsn)) => lsn,
@@ -139,6 +152,7 @@ impl Follower {
             queue,
             progress,
             upstream,
+            clock,
             stop,
         }
     }
@@ -224,9 +238,12 @@ impl Follower {
         };
         self.check_identity(Identity { system_id: started.system_id, timeline: started.timeline })?;
         self.assembler.stream_started();
+        let now = self.clock.monotonic();
         self.upstream.send_modify(|u| {
             u.connected = true;
             u.wal_end_lsn = Lsn(started.wal_end_lsn);
+            u.heard = Some(now);
+            u.last_error.clear();
         });
         tracing::info!(start = %Lsn(started.start_lsn), wal_end = %Lsn(started.wal_end_lsn), "following the primary");
         self.queue.send(Item::Started(started)).await.map_err(|_| End::Stopped)?;
@@ -306,8 +323,13 @@ impl Follower {
         let mut item = None;
         let mut report_now = false;
         let before = self.assembler.received();
+        let now = self.clock.monotonic();
+        let transport_lag = sent_at(&message).map(|sent| self.clock.now().duration_since(sent).unwrap_or_default());
         match message.kind {
-            Some(Down::Batch(wire)) => item = self.assembler.take(wire).map_err(Halt::from)?.map(Item::Batch),
+            Some(Down::Batch(wire)) => {
+                let batch = self.assembler.take(wire).map_err(Halt::from)?;
+                item = batch.map(|batch| Item::Batch(Batch { received: now, ..batch }));
+            }
             Some(Down::Keepalive(keepalive)) => {
                 self.assembler.progressed(Lsn(keepalive.progress_lsn));
                 let received = self.assembler.received();
@@ -323,11 +345,11 @@ impl Follower {
             Some(Down::Started(_)) | None => {}
         }
         let received = self.assembler.received();
-        self.upstream.send_if_modified(|u| {
-            let moved = u.received_lsn != received;
+        self.upstream.send_modify(|u| {
             u.received_lsn = received;
             u.wal_end_lsn = u.wal_end_lsn.max(received);
-            moved
+            u.heard = Some(now);
+            u.transport_lag = transport_lag.or(u.transport_lag);
         });
         Ok((item, report_now))
     }
@@ -339,6 +361,16 @@ impl Follower {
             *reported = feedback;
         }
     }
+}
+
+/// When the primary sent a message, by its clock, if it tells.
+fn sent_at(message: &StreamWalResponse) -> Option<SystemTime> {
+    let time = match &message.kind {
+        Some(Down::Batch(batch)) => batch.send_time,
+        Some(Down::Keepalive(keepalive)) => keepalive.server_time,
+        _ => None,
+    };
+    time.and_then(|time| SystemTime::try_from(time).ok())
 }
 
 /// What is reported: applied never above received, flushed never above applied, and none ever back.

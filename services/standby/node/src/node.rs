@@ -18,8 +18,9 @@ use walstorm_proto::standby::v1::standby_service_server::StandbyServiceServer;
 
 use crate::config::{Checked, Config};
 use crate::error::Error;
-use crate::follow::Follower;
+use crate::follow::{Ends, Follower};
 use crate::progress::{Progress, Upstream};
+use crate::readiness::Readiness;
 use crate::replay::{Outputs, Readable, Replay};
 use crate::restart_point;
 use crate::server::{SnapshotTotals, StandbyServer};
@@ -87,8 +88,14 @@ impl StandbyNode {
         let (readable, readable_seen) = watch::channel(None::<Readable>);
         let (upstream, upstream_seen) = watch::channel(Upstream::default());
         let (queue, queued) = mpsc::channel(checked.config.queue_batches);
-        let (seen, stop) = (progress_seen.clone(), drain.token());
-        let follower = Follower::new(&checked, restart_point.as_ref(), queue, seen, upstream, stop);
+        let ends = Ends { queue, progress: progress_seen.clone(), upstream, clock: Arc::clone(&clock), stop: drain.token() };
+        let follower = Follower::new(&checked, restart_point.as_ref(), ends);
+        let readiness = Readiness {
+            progress: progress_seen.clone(),
+            upstream: upstream_seen.clone(),
+            clock: Arc::clone(&clock),
+            max_silence: checked.config.max_primary_silence,
+        };
         let outputs = Outputs { progress, readable };
         let replay = Replay::new(checked.clone(), restart_point, clock, spans.clone(), outputs);
         let replay = replay.spawn(queued, tokio::runtime::Handle::current())?;
@@ -97,13 +104,14 @@ impl StandbyNode {
             progress: progress_seen.clone(),
             readable: readable_seen,
             upstream: upstream_seen.clone(),
+            readiness: readiness.clone(),
             totals: Arc::clone(&totals),
             spans,
             drain: drain.clone(),
             wait_max: checked.config.snapshot_wait_max,
         };
         let addr = bound.addr();
-        let serving = start_server(bound, &checked, server, progress_seen.clone(), drain.clone()).await?;
+        let serving = start_server(bound, &checked, server, readiness, drain.clone()).await?;
         let following = tokio::spawn(follower.run());
         let (progress, upstream) = (progress_seen, upstream_seen);
         let (replay, traces) = (Some(replay), Some(traces));
@@ -195,28 +203,18 @@ impl Drop for StandbyNode {
     }
 }
 
-/// Serves in a task, and keeps the service's health equal to "snapshots can be taken".
+/// Serves in a task, and keeps the service's health equal to its readiness.
 async fn start_server(
     bound: Bound,
     checked: &Checked,
     server: StandbyServer,
-    mut progress: watch::Receiver<Progress>,
+    readiness: Readiness,
     drain: Drain,
 ) -> Result<JoinHandle<Result<Drained, ServerError>>, Error> {
     let config = checked.config.server.clone();
     let health = Health::new(SERVICES).await;
     let routes = base_routes(&config, &health, SERVICES)?.add_service(StandbyServiceServer::new(server));
-    let (reported, stopping) = (health.clone(), drain.clone());
-    tokio::spawn(async move {
-        loop {
-            let ready = progress.borrow_and_update().is_ready();
-            reported.set(STANDBY, ready && !stopping.is_draining()).await;
-            tokio::select! {
-                () = stopping.draining() => return,
-                changed = progress.wait_for(|p| p.is_ready() != ready) => if changed.is_err() { return },
-            }
-        }
-    });
+    tokio::spawn(readiness.report(health.clone(), drain.clone()));
     Ok(tokio::spawn(async move { serve(bound, &config, routes, health, drain).await }))
 }
 

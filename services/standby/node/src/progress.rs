@@ -1,9 +1,12 @@
 //! What the parts of the node tell each other, and an in-process owner of the node: how far replay and the stream are.
 
-use pg_types::{Lsn, Work, Xid};
+use std::time::Duration;
+
+use pg_types::{Lsn, Timestamp, Work, Xid};
 use standby_core::StandbyState;
 
 use crate::error::Halt;
+use crate::lag::{ReplayLag, ReplayRate};
 
 /// How far replay is. Published once a batch, so a value may lag behind what a snapshot shows, never run ahead of it.
 #[derive(Clone, Debug, Default)]
@@ -42,6 +45,12 @@ pub struct Progress {
     pub feedback_xmin: Xid,
     /// What replay did; snapshots are not in it.
     pub work: Work,
+    /// When the last replayed transaction ended, by the primary's clock; none before the first.
+    pub last_transaction_time: Option<Timestamp>,
+    /// How late WAL was.
+    pub lag: ReplayLag,
+    /// How fast it was replayed.
+    pub rate: ReplayRate,
     /// Why replay stopped for good, if it did.
     pub halt: Option<Halt>,
 }
@@ -85,4 +94,16 @@ pub struct Upstream {
     pub wal_end_lsn: Lsn,
     /// Why the last stream ended; empty if none did.
     pub last_error: String,
+    /// When the primary was last heard of, by the node's clock; none if it never was.
+    pub heard: Option<Duration>,
+    /// From the primary's sending to our receiving, of the last message that told when it was sent.
+    pub transport_lag: Option<Duration>,
+}
+
+impl Upstream {
+    /// Time since the primary was last heard of; none if it never was.
+    #[must_use]
+    pub fn silence(&self, now: Duration) -> Option<Duration> {
+        self.heard.map(|heard| now.saturating_sub(heard))
+    }
 }

@@ -26,6 +26,7 @@ use crate::begin::{BeginSearch, Beginning};
 use crate::config::Checked;
 use crate::error::{Error, Halt};
 use crate::follow::Item;
+use crate::lag::Replayed;
 use crate::progress::Progress;
 use crate::restart_point::{self, RestartPoint};
 use crate::spans::Spans;
@@ -192,7 +193,8 @@ impl Replay {
     /// Applies a batch.
     fn batch(&mut self, batch: &Batch) -> Result<(), Halt> {
         let span = self.spans.process_wal(batch);
-        let now_ms = self.now_ms();
+        self.progress.lag.taken(batch.received, self.clock.monotonic());
+        let (now_ms, received_ms) = (self.now_ms(), millis(batch.received));
         if let Some(writer) = &mut self.writer {
             writer.set_now(now_ms);
         }
@@ -202,7 +204,7 @@ impl Replay {
             let context = contexts.next_if(|c| c.commit_lsn == raw.lsn.0);
             let begun = context.map(|_| self.spans.now());
             let record = self.decode(raw)?;
-            self.wait_for_readers(&record, now_ms);
+            self.wait_for_readers(&record, received_ms);
             self.record(&record)?;
             if let (Some(context), Some(begun)) = (context, begun) {
                 self.spans.apply(context, &record, begun);
@@ -210,6 +212,9 @@ impl Replay {
         }
         self.progress.replay_lsn = self.progress.replay_lsn.max(batch.end_lsn);
         self.note_flushed();
+        let now = self.clock.monotonic();
+        self.progress.lag.applied(now);
+        self.progress.rate.add(now, Replayed { bytes: batch.bytes as u64, records: batch.records.len() as u64 });
         self.spans.end(span);
         Ok(())
     }
@@ -270,8 +275,14 @@ impl Replay {
             writer.apply(record).map_err(|e| halt(e.to_string()))?;
         }
         self.progress.records_replayed += 1;
-        if matches!(record.body, RecordBody::Commit(_) | RecordBody::Abort(_)) {
+        let ended = match &record.body {
+            RecordBody::Commit(commit) => Some(commit.time),
+            RecordBody::Abort(abort) => Some(abort.time),
+            _ => None,
+        };
+        if ended.is_some() {
             self.progress.transactions_ended += 1;
+            self.progress.last_transaction_time = ended;
         }
         self.count_compressions();
         if matches!(record.body, RecordBody::Checkpoint(_)) {
@@ -357,8 +368,13 @@ impl Replay {
 
     /// The time as the core wants it.
     fn now_ms(&self) -> u64 {
-        u64::try_from(self.clock.monotonic().as_millis()).unwrap_or(u64::MAX)
+        millis(self.clock.monotonic())
     }
+}
+
+/// Whole milliseconds.
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// `KAXCompressReason` without its prefix.

@@ -4,16 +4,24 @@
 mod support;
 
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use pg_types::Lsn;
+use service_kit::Drain;
+use service_kit::clock::ManualClock;
 use service_kit::status::{Reason, failure, reason_of};
-use standby_node::Halt;
+use service_kit::telemetry::Export;
+use standby_node::{Config, Halt, StandbyNode};
 use support::scripted_primary::{Ending, ScriptedPrimary};
 use support::{Wal, channel, client, config, snapshot, start, wait_for};
+use tonic::Status;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
-use walstorm_proto::standby::v1::{OpenCatalogSessionRequest, SessionStart, TakeSnapshotRequest, open_catalog_session_request};
+use walstorm_proto::standby::v1::{
+    GetRecoveryStateRequest, OpenCatalogSessionRequest, ReplayLag, ReplayRate, SessionStart, TakeSnapshotRequest,
+    open_catalog_session_request,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_that_break_anywhere_lose_and_repeat_nothing() {
@@ -137,7 +145,7 @@ async fn removed_wal_halts_and_a_primary_that_is_behind_is_waited_for() {
     let node = start(config(&primary)).await;
     primary.wait_seen(|seen| seen.starts.len() > 3).await;
     assert!(node.progress().borrow().halt.is_none());
-    assert!(node.upstream().borrow().last_error.contains("LSN_AHEAD"), "{:?}", node.upstream().borrow());
+    node.upstream().wait_for(|u| u.last_error.contains("LSN_AHEAD")).await.unwrap();
     let removed = failure(Reason::LsnRemoved, "the oldest WAL is at 0/9000000").into_status();
     primary.change(|s| s.ending = Ending::Error(removed));
     primary.open_gate(end);
@@ -158,5 +166,116 @@ async fn a_standby_waits_for_a_primary_that_is_not_there_yet() {
     let node = start(config).await;
     node.upstream().wait_for(|u| u.last_error.contains("connect")).await.unwrap();
     assert!(!node.upstream().borrow().connected);
+    node.shutdown().await.unwrap();
+}
+
+/// The service's health, as it changes.
+async fn health(node: &standby_node::StandbyNode) -> tonic::Streaming<tonic_health::pb::HealthCheckResponse> {
+    let mut health = HealthClient::new(channel(node.addr()).await);
+    let service = HealthCheckRequest { service: walstorm_proto::service_names::STANDBY.to_owned() };
+    health.watch(service).await.unwrap().into_inner()
+}
+
+/// Waits until health says this.
+async fn until(watch: &mut tonic::Streaming<tonic_health::pb::HealthCheckResponse>, status: ServingStatus) {
+    while watch.message().await.unwrap().unwrap().status() != status {}
+}
+
+/// Seconds of a duration.
+fn seconds(duration: Option<prost_types::Duration>) -> i64 {
+    duration.unwrap().seconds
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_its_primary_gone_for_an_hour_a_standby_serves_on_and_says_how_stale_it_is() {
+    let wal = Wal::standby("pg16");
+    let (half, end) = (wal.records[wal.records.len() / 2].end_lsn, wal.end());
+    let primary = ScriptedPrimary::start(wal, half).await;
+    let clock = Arc::new(ManualClock::new(SystemTime::UNIX_EPOCH));
+    let config = Config { max_primary_silence: Some(Duration::from_secs(600)), ..config(&primary) };
+    let node = StandbyNode::start_with(config, Export::Off, clock.clone(), Drain::new()).await.unwrap();
+    let mut reader = client(&node).await;
+    let mut health = health(&node).await;
+    until(&mut health, ServingStatus::Serving).await;
+    let before = snapshot(&mut reader, half).await;
+
+    // The primary's machine is gone: its streams end, and there are no others.
+    let gone = Status::unavailable("connection refused");
+    primary.change(|s| (s.refuse, s.ending) = (Some(gone.clone()), Ending::Error(gone)));
+    // The stream that is open sees it at the gate's next move.
+    primary.open_gate(half);
+    node.upstream().wait_for(|u| !u.connected).await.unwrap();
+    clock.advance(Duration::from_secs(600));
+    let ask = TakeSnapshotRequest { include_xip: true, ..TakeSnapshotRequest::default() };
+    let stale = reader.take_snapshot(ask).await.unwrap().into_inner();
+    assert_eq!(seconds(stale.primary_silence), 600);
+    let state = reader.get_recovery_state(GetRecoveryStateRequest {}).await.unwrap().into_inner();
+    assert_eq!((state.not_serving.as_str(), state.connected), ("", false), "just at the limit");
+
+    clock.advance(Duration::from_secs(3000));
+    until(&mut health, ServingStatus::NotServing).await;
+    let stale = reader.take_snapshot(ask).await.unwrap().into_inner();
+    assert_eq!(seconds(stale.primary_silence), 3600);
+    assert!(stale.last_transaction_time.is_some_and(|time| time.seconds > 1_700_000_000), "{stale:?}");
+    assert_eq!((stale.xmin, stale.xmax, &stale.xip), (before.xmin, before.xmax, &before.xip), "the same as ever");
+    let state = reader.get_recovery_state(GetRecoveryStateRequest {}).await.unwrap().into_inner();
+    assert_eq!((seconds(state.primary_silence), state.last_transaction_time), (3600, stale.last_transaction_time));
+    let says = ["3600s ago", "max_primary_silence is 600s", "connection refused"];
+    assert!(says.iter().all(|part| state.not_serving.contains(part)), "{}", state.not_serving);
+
+    primary.change(|s| (s.refuse, s.ending) = (None, Ending::Open));
+    primary.open_gate(end);
+    until(&mut health, ServingStatus::Serving).await;
+    snapshot(&mut reader, end).await;
+    let fresh = reader.take_snapshot(ask).await.unwrap().into_inner();
+    assert_eq!((seconds(fresh.primary_silence), fresh.replay_lsn), (0, end.0));
+    let state = reader.get_recovery_state(GetRecoveryStateRequest {}).await.unwrap().into_inner();
+    assert_eq!((state.not_serving.as_str(), state.last_error.as_str(), state.connected), ("", "", true));
+    node.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silence_is_noticed_when_its_time_has_come_though_nothing_happens() {
+    let wal = Wal::standby("pg18");
+    let end = wal.end();
+    let primary = ScriptedPrimary::start(wal, end).await;
+    // It says nothing more once everything is sent, and stays connected.
+    let node = start(Config { max_primary_silence: Some(Duration::from_millis(20)), ..config(&primary) }).await;
+    let mut reader = client(&node).await;
+    snapshot(&mut reader, end).await;
+    loop {
+        let state = reader.get_recovery_state(GetRecoveryStateRequest {}).await.unwrap().into_inner();
+        if state.connected && state.not_serving.contains("connected, but silent") {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    until(&mut health(&node).await, ServingStatus::NotServing).await;
+    node.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lag_is_told_by_its_parts_and_replay_by_its_rate() {
+    let wal = Wal::standby("pg18");
+    let end = wal.end();
+    let (records, bytes) = (wal.records.len() as u64, wal.records.iter().map(|r| r.bytes.len() as u64).sum::<u64>());
+    let primary = ScriptedPrimary::start(wal, Lsn(0)).await;
+    let clock = Arc::new(ManualClock::new(SystemTime::UNIX_EPOCH + Duration::from_secs(1000)));
+    primary.change(|s| s.send_time = Some(SystemTime::UNIX_EPOCH + Duration::from_secs(995)));
+    let node = StandbyNode::start_with(config(&primary), Export::Off, clock.clone(), Drain::new()).await.unwrap();
+    let mut reader = client(&node).await;
+    let lag = reader.get_recovery_state(GetRecoveryStateRequest {}).await.unwrap().into_inner().lag.unwrap();
+    assert_eq!(lag, ReplayLag::default(), "nothing came yet");
+    primary.open_gate(end);
+    snapshot(&mut reader, end).await;
+    wait_for(&node, |p| p.replay_lsn == end && p.lag.in_work_since.is_none()).await;
+    let state = reader.get_recovery_state(GetRecoveryStateRequest {}).await.unwrap().into_inner();
+    let lag = state.lag.unwrap();
+    assert_eq!([lag.transport, lag.queue, lag.replay].map(seconds), [5, 0, 0], "the clock stood still but for the way");
+    let rate = state.replay_rate.unwrap();
+    assert_eq!((rate.records_per_second, rate.bytes_per_second), (records / 10, bytes / 10));
+    clock.advance(Duration::from_secs(60));
+    let state = reader.get_recovery_state(GetRecoveryStateRequest {}).await.unwrap().into_inner();
+    assert_eq!((state.replay_rate.unwrap(), state.lag.unwrap()), (ReplayRate::default(), lag), "idle");
     node.shutdown().await.unwrap();
 }

@@ -282,7 +282,7 @@ impl OpenBatch {
             body: Some(body),
             fragment: false,
             contexts: std::mem::take(&mut self.contexts),
-            traceparent: String::new(),
+            ..pb::WalBatch::default()
         };
         let sampled = std::mem::take(&mut self.sampled);
         Some(Outgoing { batch, end: Some(self.end), bytes, records, commits, sampled })

@@ -368,7 +368,8 @@ impl<'a> Session<'a> {
             Next::Batch => {
                 let Some(mut outgoing) = self.ready.take() else { return };
                 spans::trace_batch(self.state, self.held.name(), &mut outgoing, self.ready_at);
-                let Outgoing { batch, end, bytes, .. } = *outgoing;
+                let Outgoing { mut batch, end, bytes, .. } = *outgoing;
+                batch.send_time = Some(convert::timestamp_ms(self.state.now_ms()));
                 self.sender.on_sent(now, end, bytes);
                 permit.send(response(ResponseKind::Batch(batch)), bytes);
             }

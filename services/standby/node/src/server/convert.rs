@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pg_types::{Lsn, Work};
+use pg_types::{Lsn, Timestamp, Work};
 use service_kit::status::invalid_field;
 use standby_core::catalog_session::{CatalogSnapshotRule, DropReason};
 use standby_core::{ReplayedState, StandbyState, TakenSnapshot};
@@ -13,6 +13,9 @@ use walstorm_proto::standby::v1::{
 use walstorm_proto::wal;
 
 use crate::progress::{Progress, Upstream};
+
+/// 2000-01-01 in Unix time, in seconds.
+const POSTGRES_EPOCH_S: i64 = 946_684_800;
 
 /// Most running xids in one response: below 1 MiB with any xids.
 pub(super) const XIP_MAX: u32 = 100_000;
@@ -41,7 +44,34 @@ pub(super) fn snapshot(
         slots_visited: taken.slots.visited,
         slots_skipped: taken.slots.skipped,
         reused: taken.reused,
+        ..TakeSnapshotResponse::default()
     }
+}
+
+/// A time of the primary's.
+pub(super) fn timestamp(time: Timestamp) -> prost_types::Timestamp {
+    let seconds = POSTGRES_EPOCH_S + time.0.div_euclid(1_000_000);
+    prost_types::Timestamp { seconds, nanos: (time.0.rem_euclid(1_000_000) * 1000) as i32 }
+}
+
+/// A duration, none if it is so many years that it does not fit.
+pub(super) fn duration(duration: Duration) -> Option<prost_types::Duration> {
+    duration.try_into().ok()
+}
+
+/// Where WAL was late.
+fn lag(progress: &Progress, upstream: &Upstream, now: Duration) -> pb::ReplayLag {
+    pb::ReplayLag {
+        transport: upstream.transport_lag.and_then(duration),
+        queue: progress.lag.queue.and_then(duration),
+        replay: progress.lag.replay_at(now).and_then(duration),
+    }
+}
+
+/// How fast it was replayed.
+fn rate(progress: &Progress, now: Duration) -> pb::ReplayRate {
+    let per_second = progress.rate.per_second(now);
+    pb::ReplayRate { bytes_per_second: per_second.bytes, records_per_second: per_second.records }
 }
 
 /// When a session keeps its catalog snapshot.
@@ -74,7 +104,7 @@ pub(super) fn drop_reason(reason: Option<DropReason>) -> pb::CatalogSnapshotDrop
 }
 
 /// How far recovery is.
-pub(super) fn recovery_state(progress: &Progress, upstream: &Upstream, work: &Work) -> GetRecoveryStateResponse {
+pub(super) fn recovery_state(progress: &Progress, upstream: &Upstream, work: &Work, now: Duration) -> GetRecoveryStateResponse {
     let state = match progress.state {
         None | Some(StandbyState::Initialized) => RecoveryState::Initialized,
         Some(StandbyState::SnapshotPending) => RecoveryState::Pending,
@@ -102,13 +132,17 @@ pub(super) fn recovery_state(progress: &Progress, upstream: &Upstream, work: &Wo
         work: Some(work_message(work)),
         cpu_time: None,
         xids_bytes: 0,
+        primary_silence: upstream.silence(now).and_then(duration),
+        last_transaction_time: progress.last_transaction_time.map(timestamp),
+        not_serving: String::new(),
+        lag: Some(lag(progress, upstream, now)),
+        replay_rate: Some(rate(progress, now)),
     }
 }
 
 /// CPU time of the threads that serve, and in it of snapshots.
 pub(super) fn cpu_time(serving: Duration, snapshots: Duration) -> pb::CpuTime {
-    // So many years that they would not fit are not used.
-    pb::CpuTime { serving: serving.try_into().ok(), snapshots: snapshots.try_into().ok() }
+    pb::CpuTime { serving: duration(serving), snapshots: duration(snapshots) }
 }
 
 /// The counters that a standby has.

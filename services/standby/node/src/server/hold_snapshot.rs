@@ -63,7 +63,8 @@ async fn take(
     let held = reader.hold_snapshot(Oid(start.database)).map_err(|e| server.refusal(&e))?;
     server.totals.add(held.taken());
     // The state that the snapshot is of, or a later one: only the sizes of the array are taken from it.
-    let snapshot = convert::snapshot(&reader.state(), held.taken(), Lsn::INVALID, &wanted);
+    let mut snapshot = convert::snapshot(&reader.state(), held.taken(), Lsn::INVALID, &wanted);
+    server.add_age(&mut snapshot);
     answer(responses, Down::Snapshot(snapshot)).await;
     Ok(held)
 }

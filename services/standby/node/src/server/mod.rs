@@ -20,6 +20,7 @@ use walstorm_proto::standby::v1::{
 };
 
 use crate::progress::{Progress, Upstream};
+use crate::readiness::Readiness;
 use crate::replay::Readable;
 use crate::spans::Spans;
 
@@ -106,6 +107,8 @@ pub struct StandbyServer {
     pub readable: watch::Receiver<Option<Readable>>,
     /// How the stream is.
     pub upstream: watch::Receiver<Upstream>,
+    /// Whether it may be used.
+    pub readiness: Readiness,
     /// What snapshots cost.
     pub totals: Arc<SnapshotTotals>,
     /// Spans of calls.
@@ -127,7 +130,8 @@ impl StandbyService for StandbyServer {
         let readable = self.readable.borrow().clone();
         let scan = readable.map(|r| r.scan).ok_or_else(|| self.not_ready())?;
         let taken = self.totals.take(|| state.snapshot(scan)).map_err(|_| self.not_ready())?;
-        let response = convert::snapshot(&state, &taken, min_lsn, request.get_ref());
+        let mut response = convert::snapshot(&state, &taken, min_lsn, request.get_ref());
+        self.add_age(&mut response);
         self.spans.take_snapshot(request.metadata(), started, &response);
         Ok(Response::new(response))
     }
@@ -172,9 +176,13 @@ impl StandbyService for StandbyServer {
         _request: Request<GetRecoveryStateRequest>,
     ) -> Result<Response<GetRecoveryStateResponse>, Status> {
         let mut work = self.totals.work();
+        // Before anything is borrowed: it borrows the same.
+        let why_not = self.readiness.why_not();
         let progress = self.progress.borrow();
         work += progress.work;
-        let mut state = convert::recovery_state(&progress, &self.upstream.borrow(), &work);
+        let now = self.readiness.clock.monotonic();
+        let mut state = convert::recovery_state(&progress, &self.upstream.borrow(), &work, now);
+        state.not_serving = why_not.unwrap_or_default();
         state.cpu_time = namesakes_cpu_time().map(|serving| convert::cpu_time(serving, self.totals.cpu_time()));
         let readable = self.readable.borrow();
         state.xids_bytes = readable.as_ref().map_or(0, |r| r.reader.state().known_assigned.memory_bytes() as u64);
@@ -214,6 +222,13 @@ impl StandbyServer {
         }
     }
 
+    /// Says how old a snapshot may be.
+    fn add_age(&self, response: &mut TakeSnapshotResponse) {
+        let silence = self.upstream.borrow().silence(self.readiness.clock.monotonic());
+        response.primary_silence = silence.and_then(convert::duration);
+        response.last_transaction_time = self.progress.borrow().last_transaction_time.map(convert::timestamp);
+    }
+
     /// The reader of the replayed state, once there is one.
     fn readable(&self) -> Result<Readable, Status> {
         self.readable.borrow().clone().ok_or_else(|| self.not_ready().into())
@@ -236,9 +251,11 @@ impl StandbyServer {
 
     /// There can be no snapshot yet.
     fn not_ready(&self) -> Failure {
+        let why_not = self.readiness.why_not();
         let progress = self.progress.borrow();
         let state = progress.state.map_or_else(|| "waiting to begin".to_owned(), |s| s.to_string());
-        let mut refusal = failure(Reason::NotReady, format!("no snapshot yet ({state}): {}", progress.waits_for()))
+        let waits_for = why_not.unwrap_or_else(|| progress.waits_for());
+        let mut refusal = failure(Reason::NotReady, format!("no snapshot yet ({state}): {waits_for}"))
             .metadata("state", state)
             .metadata("replayLsn", progress.replay_lsn)
             .retry_after(RETRY_AFTER);

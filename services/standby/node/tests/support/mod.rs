@@ -106,8 +106,8 @@ pub async fn wait_for(node: &StandbyNode, wanted: impl Fn(&Progress) -> bool) ->
     node.progress().wait_for(|p| wanted(p) || p.halt.is_some()).await.unwrap().clone()
 }
 
-/// A snapshot with its list, once `min_lsn` is replayed.
+/// A snapshot with its list, once `min_lsn` is replayed; without what is measured.
 pub async fn snapshot(client: &mut StandbyServiceClient<Channel>, min_lsn: Lsn) -> TakeSnapshotResponse {
     let request = TakeSnapshotRequest { min_lsn: min_lsn.0, include_xip: true, max_xip: 0 };
-    client.take_snapshot(request).await.unwrap().into_inner()
+    TakeSnapshotResponse { primary_silence: None, ..client.take_snapshot(request).await.unwrap().into_inner() }
 }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use pg_types::Lsn;
@@ -48,6 +49,10 @@ pub struct Script {
     pub ending: Ending,
     /// Trace contexts by commit LSN.
     pub contexts: Vec<TransactionContext>,
+    /// It is not there: streams are refused with this before their first word.
+    pub refuse: Option<Status>,
+    /// When its messages say that they were sent.
+    pub send_time: Option<SystemTime>,
 }
 
 /// What the primary has seen.
@@ -80,6 +85,8 @@ impl ScriptedPrimary {
             piece_bytes: 1 << 19,
             ending: Ending::default(),
             contexts: Vec::new(),
+            refuse: None,
+            send_time: None,
         };
         let script = Arc::new(Mutex::new(script));
         let (gate, gate_seen) = watch::channel(gate);
@@ -147,6 +154,9 @@ impl PrimaryService for Service {
         let Some(Ok(StreamWalRequest { kind: Some(Up::Start(start)) })) = up.next().await else {
             return Err(Status::invalid_argument("no start"));
         };
+        if let Some(status) = self.script.lock().unwrap().refuse.clone() {
+            return Err(status);
+        }
         let from = Lsn(start.from_lsn);
         self.seen.send_modify(|seen| seen.starts.push(start));
         let seen = Arc::clone(&self.seen);
@@ -277,6 +287,7 @@ fn batches(records: &[Record], script: &Script) -> Vec<WalBatch> {
                 body: Some(wal_batch::Body::Raw(raw)),
                 contexts: std::mem::take(&mut contexts),
                 traceparent: String::new(),
+                send_time: script.send_time.map(Into::into),
             });
         }
     }
