@@ -21,9 +21,9 @@ use walstorm_proto::standby::v1::hold_snapshot_response::Kind as Held;
 use walstorm_proto::standby::v1::open_catalog_session_request::Kind as Act;
 use walstorm_proto::standby::v1::standby_service_client::StandbyServiceClient;
 use walstorm_proto::standby::v1::{
-    CatalogScan, CatalogSnapshotRule, HoldSnapshotRequest, HoldSnapshotResponse, HoldStart, LockRelation,
+    CatalogScan, CatalogSnapshotRule, CheckVisibility, HoldSnapshotRequest, HoldSnapshotResponse, HoldStart, LockRelation,
     OpenCatalogSessionRequest, OpenCatalogSessionResponse, SessionConnect, SessionStart, TakeSnapshotRequest,
-    TakeSnapshotResponse,
+    TakeSnapshotResponse, VisibilityResult,
 };
 
 use crate::played::Played;
@@ -200,6 +200,14 @@ impl Reader {
     pub(crate) async fn ask(&mut self, kind: Hold) -> Result<Held, Status> {
         self.requests.send(HoldSnapshotRequest { kind: Some(kind) }).await.unwrap();
         Ok(self.responses.message().await?.and_then(|response| response.kind).expect("the server ended the reader"))
+    }
+
+    /// What runs for the snapshot.
+    pub(crate) async fn check(&mut self, xids: Vec<u32>) -> VisibilityResult {
+        match self.ask(Hold::Check(CheckVisibility { xids })).await.unwrap() {
+            Held::Visibility(result) => result,
+            other => panic!("{other:?}"),
+        }
     }
 
     /// Whether a relation can be locked.

@@ -1,5 +1,6 @@
 //! `subxact-cliff`: subtransactions cost nothing until they are assigned; then each xid that a reader meets is looked up.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use pg_types::{RecordBody, WalRecord, Xid};
@@ -8,9 +9,10 @@ use standby_core::slru::{SUBTRANS_BUFFERS, SlruBuffers, SlruCounts};
 use standby_core::subtrans::page_of;
 use standby_core::visibility::xid_in_mvcc_snapshot;
 use standby_core::{ReplayedState, StandbyState, TakenSnapshot};
+use walstorm_proto::standby::v1::{GetRecoveryStateRequest, SubtransPages, VisibilityResult};
 
 use crate::played::{Played, ended, number, text};
-use crate::rig::Rig;
+use crate::rig::{Reader, Rig};
 
 /// `PGPROC_MAX_CACHED_SUBXIDS`: so many subtransactions are assigned together.
 const CACHED: u64 = 64;
@@ -155,6 +157,57 @@ async fn readers_over_grpc_get_suboverflowed_snapshots_where_an_assignment_came(
             suboverflowed += u64::from(snapshot.suboverflowed);
         }
         assert!(if first == 0 { suboverflowed * 2 > snapshots } else { suboverflowed == 0 }, "{suboverflowed} of {snapshots}");
+        rig.stop().await;
+    }
+}
+
+/// What a reader over gRPC asks when everything up to a record is replayed, twice: each xid between xmin and xmax, many at a time.
+async fn ask_all(rig: &mut Rig, running: &dyn Fn(u32) -> bool) -> (u64, [VisibilityResult; 2]) {
+    let mut reader = Reader::start(rig.client.clone()).await.unwrap();
+    let (xmin, xmax) = (reader.snapshot.xmin, reader.snapshot.xmax);
+    let mut rounds = [VisibilityResult::default(), VisibilityResult::default()];
+    for round in &mut rounds {
+        for first in (xmin..xmax).step_by(5000) {
+            let xids: Vec<u32> = (first..xmax.min(first + 5000)).collect();
+            let result = reader.check(xids.clone()).await;
+            for (xid, runs) in xids.into_iter().zip(result.running) {
+                assert_eq!(runs, running(xid), "{xid}");
+            }
+            (round.hits, round.misses) = (round.hits + result.hits, round.misses + result.misses);
+            round.lookups += result.lookups;
+        }
+    }
+    let pages = page_of(Xid(xmax - 1)) - page_of(Xid(xmin)) + 1;
+    (u64::from(pages), rounds)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_over_grpc_ask_what_runs_and_pay_for_pages_by_version_and_setting() {
+    let played = Played::small(
+        "subxact-cliff",
+        &[("savepoints", number(CACHED)), ("first", number(1)), ("rate", text("2000/s")), ("length", text("4s"))],
+    );
+    // Before the long transaction ends, which is the first that wrote.
+    let long = played.records.iter().find(|record| record.xid.is_valid()).unwrap().xid;
+    let last = played.records.iter().position(|record| ended(record).contains(&long)).unwrap();
+    let mut ends = BTreeSet::new();
+    played.records[..last].iter().for_each(|record| ends.extend(ended(record).iter().map(|xid| xid.numeric())));
+    for (profile, setting, buffers, cliff) in [("pg16", 256, 32, true), ("pg18", 0, 32, true), ("pg18", 256, 256, false)] {
+        let mut rig = Rig::start(&played, |config| {
+            config.profile = Some(profile.to_owned());
+            config.settings.subtransaction_buffers = setting;
+        })
+        .await;
+        rig.grow(played.records[last - 1].end_lsn).await;
+        let (pages, [first, second]) = ask_all(&mut rig, &|xid| !ends.contains(&xid)).await;
+        assert!(pages > 32, "{pages}");
+        assert!(first.misses >= pages && first.lookups == first.hits + first.misses, "{first:?} of {pages} pages");
+        // The newest page is never replaced.
+        assert_eq!(second.misses + 1 >= pages, cliff, "{profile} with {setting}: {second:?} of {pages} pages");
+        assert!(cliff || second.misses == 0, "{second:?}");
+        let state = rig.client.get_recovery_state(GetRecoveryStateRequest {}).await.unwrap().into_inner();
+        let total = SubtransPages { buffers, hits: first.hits + second.hits, misses: first.misses + second.misses };
+        assert_eq!(state.subtrans_pages, Some(total), "{profile}");
         rig.stop().await;
     }
 }

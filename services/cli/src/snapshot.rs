@@ -97,6 +97,7 @@ impl SettingFlags {
             max_worker_processes: self.max_worker_processes.unwrap_or(default.max_worker_processes),
             max_wal_senders: self.max_wal_senders.unwrap_or(default.max_wal_senders),
             max_prepared_transactions: self.max_prepared.unwrap_or(default.max_prepared_transactions),
+            subtransaction_buffers: default.subtransaction_buffers,
         }
     }
 

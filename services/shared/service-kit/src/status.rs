@@ -78,6 +78,8 @@ reasons! {
     SlotLimit = "SLOT_LIMIT", ResourceExhausted;
     /// No more streams.
     StreamLimit = "STREAM_LIMIT", ResourceExhausted;
+    /// No more locks for this reader.
+    LockLimit = "LOCK_LIMIT", ResourceExhausted;
     /// The budget for memory or spill files is used up.
     SpillLimit = "SPILL_LIMIT", ResourceExhausted;
     /// A modelled allocation is larger than PostgreSQL could make.

@@ -114,6 +114,12 @@ pub enum RecoveryError {
         /// `MaxBackends`.
         max: u32,
     },
+    /// More locks than a reader may have ("out of shared memory").
+    #[error("a reader has locked {max} relations already, as many as it may: lock fewer, or end it and start another")]
+    TooManyReaderLocks {
+        /// Locks it may have.
+        max: usize,
+    },
     /// A number that no syscache of the version has.
     #[error("{id} is not the id of a syscache in this version")]
     UnknownSysCache {

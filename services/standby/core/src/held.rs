@@ -23,7 +23,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use pg_types::{Oid, RecordBody, Xid};
 
 use crate::error::RecoveryError;
+use crate::slru::SlruCounts;
 use crate::snapshot::{RecoveryReader, TakenSnapshot};
+use crate::subtrans::{Subtrans, page_of};
+use crate::visibility::xid_in_mvcc_snapshot;
+
+/// Relations that a reader may have locked at a time. A server has room for 64 for each process, in a table that all share.
+pub const READER_LOCKS_MAX: usize = 1024;
 
 /// Why replay cancels a reader (`ProcSignalReason`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -146,6 +152,17 @@ pub struct HeldSnapshot {
     id: u64,
     /// The snapshot.
     taken: TakenSnapshot,
+    /// The parents as of the snapshot: replay cuts off those that no newer snapshot needs.
+    subtrans: Subtrans,
+}
+
+/// Whether transactions run for a snapshot, and what it cost to know.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Visibility {
+    /// In the order of the question.
+    pub running: Vec<bool>,
+    /// Pages of parents that were looked up.
+    pub lookups: SlruCounts,
 }
 
 impl RecoveryReader {
@@ -159,13 +176,14 @@ impl RecoveryReader {
         if readers.held.len() >= max as usize {
             return Err(RecoveryError::TooManySessions { max });
         }
-        let taken = self.snapshot()?;
+        let state = self.state();
+        let taken = state.snapshot(self.shared.scan)?;
         let id = readers.opened;
         readers.opened += 1;
         let held = Held { xmin: taken.snapshot.xmin, database, locks: BTreeSet::new(), cancelled: None };
         readers.held.insert(id, held);
         drop(readers);
-        Ok(HeldSnapshot { reader: self.clone(), id, taken })
+        Ok(HeldSnapshot { reader: self.clone(), id, taken, subtrans: state.subtrans.clone() })
     }
 }
 
@@ -183,17 +201,35 @@ impl HeldSnapshot {
     }
 
     /// Locks a relation (AccessShareLock), database 0 for a shared one. False if replay has it locked, or has cancelled this.
-    #[must_use]
-    pub fn lock(&self, database: Oid, relation: Oid) -> bool {
+    ///
+    /// # Errors
+    /// [`RecoveryError::TooManyReaderLocks`] at [`READER_LOCKS_MAX`].
+    pub fn lock(&self, database: Oid, relation: Oid) -> Result<bool, RecoveryError> {
         let mut readers = self.reader.shared.held();
         let free = !readers.exclusive.contains_key(&(database, relation));
         match readers.held.get_mut(&self.id) {
             Some(held) if free && held.cancelled.is_none() => {
+                if held.locks.len() >= READER_LOCKS_MAX && !held.locks.contains(&(database, relation)) {
+                    return Err(RecoveryError::TooManyReaderLocks { max: READER_LOCKS_MAX });
+                }
                 held.locks.insert((database, relation));
-                true
+                Ok(true)
             }
-            _ => false,
+            _ => Ok(false),
         }
+    }
+
+    /// Which of `xids` run for the snapshot (`XidInMVCCSnapshot`); false says nothing about how they ended.
+    #[must_use]
+    pub fn visibility(&self, xids: impl IntoIterator<Item = Xid>) -> Visibility {
+        let newest = page_of(self.reader.state().latest_observed_xid);
+        let mut buffers = self.reader.shared.subtrans_buffers();
+        buffers.set_latest(newest);
+        let before = buffers.counts();
+        let snapshot = &self.taken.snapshot;
+        let running = xids.into_iter().map(|xid| xid_in_mvcc_snapshot(xid, snapshot, &self.subtrans, &mut buffers)).collect();
+        let SlruCounts { hits, misses } = buffers.counts();
+        Visibility { running, lookups: SlruCounts { hits: hits - before.hits, misses: misses - before.misses } }
     }
 }
 

@@ -37,6 +37,6 @@ pub use known_assigned_xids::KnownAssignedLayout;
 pub use known_assigned_xids::compress::{CompressCall, CompressReason, CompressionRule};
 pub use known_assigned_xids::skip_offset::{ScanStrategy, SlotCount};
 pub use profile::StandbyProfile;
-pub use recovery::{RecoveryWriter, RestartPoint, StandbyState};
+pub use recovery::{PreparedXact, RecoveryWriter, RestartPoint, StandbyState};
 pub use settings::StandbySettings;
 pub use snapshot::{RecoveryReader, ReplayedState, TakenSnapshot};

@@ -10,6 +10,7 @@ use crate::known_assigned_xids::KnownAssignedLayout;
 use crate::known_assigned_xids::compress::CompressionRule;
 use crate::known_assigned_xids::skip_offset::ScanStrategy;
 use crate::settings::BackendSizing;
+use crate::slru::SubtransBuffers;
 
 /// One row: how a standby of that version behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,8 @@ pub struct StandbyProfile {
     pub list_moves_next_xid: bool,
     /// How the settings add up.
     pub sizing: BackendSizing,
+    /// How `pg_subtrans` is buffered.
+    pub subtrans: SubtransBuffers,
     /// `+skip-offset` was given.
     switched: bool,
 }
@@ -58,13 +61,19 @@ const OLD: StandbyProfile = StandbyProfile {
     prune_completes: false,
     list_moves_next_xid: false,
     sizing: SIZING_12,
+    subtrans: SubtransBuffers { configurable: false, banked: false },
     switched: false,
 };
 /// Rows of current minors.
 const NEW: StandbyProfile =
     StandbyProfile { layout: COUNTED, reuse_snapshot: true, shutdown_start_overflows: true, prune_completes: true, ..OLD };
 /// 17 and later.
-const NEW_17: StandbyProfile = StandbyProfile { list_moves_next_xid: true, sizing: SIZING_17, ..NEW };
+const NEW_17: StandbyProfile = StandbyProfile {
+    list_moves_next_xid: true,
+    sizing: SIZING_17,
+    subtrans: SubtransBuffers { configurable: true, banked: true },
+    ..NEW
+};
 
 /// All rows, oldest first. The counted rule (commit 8242752f9c) shipped with 16, 15.2, 14.7 and the same round of 13; the last
 /// minors of 9.6 and 10 came before it. 17.5 and 17.6 differ from 17 in decoding only.

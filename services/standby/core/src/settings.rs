@@ -2,6 +2,7 @@
 
 use crate::error::RecoveryError;
 use crate::profile::StandbyProfile;
+use crate::slru::SLRU_MAX_ALLOWED_BUFFERS;
 
 /// `PGPROC_MAX_CACHED_SUBXIDS` (`storage/proc.h`): subtransactions that a backend shows before it overflows.
 pub const PGPROC_MAX_CACHED_SUBXIDS: u32 = 64;
@@ -24,6 +25,8 @@ pub struct StandbySettings {
     pub max_wal_senders: u32,
     /// `max_prepared_transactions`.
     pub max_prepared_transactions: u32,
+    /// `subtransaction_buffers`, pages of 8 kB: counts from 17 on; 0 for what the server chooses.
+    pub subtransaction_buffers: u32,
 }
 
 impl Default for StandbySettings {
@@ -35,6 +38,7 @@ impl Default for StandbySettings {
             max_worker_processes: 8,
             max_wal_senders: 10,
             max_prepared_transactions: 0,
+            subtransaction_buffers: 0,
         }
     }
 }
@@ -82,6 +86,10 @@ impl StandbySettings {
         if prepared > MAX_BACKENDS {
             return Err(too_big("max_prepared_transactions", u64::from(prepared)));
         }
+        if self.subtransaction_buffers > SLRU_MAX_ALLOWED_BUFFERS {
+            let (what, value) = ("subtransaction_buffers", u64::from(self.subtransaction_buffers));
+            return Err(RecoveryError::InvalidSettings { what, value, max: SLRU_MAX_ALLOWED_BUFFERS });
+        }
         let max_procs = max_backends + prepared;
         Ok(ArraySizes { max_backends, max_procs, max_known_assigned_xids: (PGPROC_MAX_CACHED_SUBXIDS + 1) * max_procs })
     }
@@ -113,6 +121,7 @@ mod tests {
             StandbySettings { max_connections: u32::MAX, ..StandbySettings::default() },
             StandbySettings { max_connections: MAX_BACKENDS, ..StandbySettings::default() },
             StandbySettings { max_prepared_transactions: MAX_BACKENDS + 1, ..StandbySettings::default() },
+            StandbySettings { subtransaction_buffers: SLRU_MAX_ALLOWED_BUFFERS + 1, ..StandbySettings::default() },
         ] {
             assert!(matches!(sizes("pg18", s), Err(RecoveryError::InvalidSettings { .. })));
         }

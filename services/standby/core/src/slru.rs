@@ -19,6 +19,24 @@ pub const SLRU_BANK_SIZE: u32 = 16;
 /// `SLRU_MAX_ALLOWED_BUFFERS`: a gigabyte of pages.
 pub const SLRU_MAX_ALLOWED_BUFFERS: u32 = 131_072;
 
+/// How a version buffers `pg_subtrans`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SubtransBuffers {
+    /// `subtransaction_buffers` says how many (17 and later); else there are [`SUBTRANS_BUFFERS`].
+    pub configurable: bool,
+    /// They form banks (17 and later).
+    pub banked: bool,
+}
+
+impl SubtransBuffers {
+    /// Buffers of a server with this `subtransaction_buffers`, 0 for what follows from 128 MB of shared buffers.
+    #[must_use]
+    pub fn with_setting(self, subtransaction_buffers: u32) -> SlruBuffers {
+        let set = self.configurable && subtransaction_buffers > 0;
+        SlruBuffers::new(if set { subtransaction_buffers } else { SUBTRANS_BUFFERS }, self.banked)
+    }
+}
+
 /// What reading through the buffers came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlruCounts {
@@ -72,6 +90,18 @@ impl SlruBuffers {
         let buffers = buffers.clamp(SLRU_BANK_SIZE, SLRU_MAX_ALLOWED_BUFFERS) as usize;
         let bank_size = if banked { SLRU_BANK_SIZE as usize } else { buffers };
         Self { banks: vec![Bank::default(); buffers / bank_size], bank_size, latest: None, counts: SlruCounts::default() }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.banks.len() * self.bank_size
+    }
+
+    /// There is always one.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.banks.is_empty()
     }
 
     /// What happened so far.
@@ -142,6 +172,21 @@ mod tests {
         banked.read(1);
         (0..34).step_by(2).for_each(|page| assert!(!banked.read(page)));
         assert!(banked.read(1) && !banked.read(0), "17 even pages have 16 buffers, the odd one has others");
+    }
+
+    #[test]
+    fn versions_differ_in_number_and_banks() {
+        for (profile, setting, buffers, banked) in [
+            ("pg13", 256, 32, false),
+            ("pg16", 0, 32, false),
+            ("pg17", 0, 32, true),
+            ("pg18", 256, 256, true),
+            ("indexed", 64, 64, true),
+        ] {
+            let profile: crate::StandbyProfile = profile.parse().unwrap();
+            let slru = profile.subtrans.with_setting(setting);
+            assert_eq!((slru.len(), slru.banks.len() > 1), (buffers, banked), "{profile}");
+        }
     }
 
     proptest! {

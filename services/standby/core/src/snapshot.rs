@@ -16,6 +16,7 @@ use crate::held::HeldSnapshots;
 use crate::known_assigned_xids::skip_offset::{ScanStrategy, SlotCount};
 use crate::known_assigned_xids::view::KnownAssignedView;
 use crate::recovery::StandbyState;
+use crate::slru::{SlruBuffers, SlruCounts};
 use crate::subtrans::Subtrans;
 use crate::sync::Published;
 
@@ -90,6 +91,8 @@ pub(crate) struct Shared {
     pub(crate) queue: Mutex<SharedInvalQueue>,
     /// What readers hold. No plain snapshot takes this lock.
     pub(crate) held: Mutex<HeldSnapshots>,
+    /// `pg_subtrans`' buffers, shared by all who look parents up. No snapshot takes this lock.
+    pub(crate) subtrans_buffers: Mutex<SlruBuffers>,
     /// Sessions there can be, and held snapshots: `MaxBackends`.
     pub(crate) max_sessions: u32,
 }
@@ -98,6 +101,11 @@ impl Shared {
     /// The queue. Who panicked while holding it has broken nothing: between its calls the queue is whole.
     pub(crate) fn queue(&self) -> MutexGuard<'_, SharedInvalQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The buffers; whole between their calls, like the queue.
+    pub(crate) fn subtrans_buffers(&self) -> MutexGuard<'_, SlruBuffers> {
+        self.subtrans_buffers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What readers hold; whole between its calls, like the queue.
@@ -117,6 +125,13 @@ impl RecoveryReader {
     #[must_use]
     pub fn state(&self) -> Arc<ReplayedState> {
         self.shared.state.load()
+    }
+
+    /// What lookups of parents came to so far, and how many buffers there are.
+    #[must_use]
+    pub fn subtrans_counts(&self) -> (SlruCounts, usize) {
+        let buffers = self.shared.subtrans_buffers();
+        (buffers.counts(), buffers.len())
     }
 
     /// A new snapshot: the state at exactly the `replay_lsn` that it carries.

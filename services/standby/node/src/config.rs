@@ -109,6 +109,8 @@ pub struct SizeSettings {
     pub max_wal_senders: u32,
     /// `max_prepared_transactions`.
     pub max_prepared_transactions: u32,
+    /// `subtransaction_buffers`, pages: counts from 17 on; 0 for what a server chooses with 128 MB of shared buffers, 32.
+    pub subtransaction_buffers: u32,
 }
 
 impl Default for SizeSettings {
@@ -121,6 +123,7 @@ impl Default for SizeSettings {
             max_worker_processes: core.max_worker_processes,
             max_wal_senders: core.max_wal_senders,
             max_prepared_transactions: core.max_prepared_transactions,
+            subtransaction_buffers: core.subtransaction_buffers,
         }
     }
 }
@@ -134,6 +137,7 @@ impl From<SizeSettings> for StandbySettings {
             max_worker_processes: s.max_worker_processes,
             max_wal_senders: s.max_wal_senders,
             max_prepared_transactions: s.max_prepared_transactions,
+            subtransaction_buffers: s.subtransaction_buffers,
         }
     }
 }

@@ -394,7 +394,14 @@ fn positions(received: Lsn, progress: &Progress, reported: &Feedback) -> Feedbac
 /// What the end of a stream means for a standby that has everything before `at`.
 fn ended_by(status: &Status, at: Lsn) -> End {
     let reason = reason_of(status);
-    let said = describe(status);
+    let remedy = match reason {
+        Some(Reason::SlotNotFound) => {
+            "; make the slot on the primary, which must still have the WAL from there on, or set no slot"
+        }
+        Some(Reason::SlotActive) => "; stop who uses the slot, or give this standby a slot of its own",
+        _ => "",
+    };
+    let said = format!("{}{remedy}", describe(status));
     match (status.code(), reason) {
         (Code::DataLoss, _) => End::Final(Halt::DataLoss { lsn: at, reason: said }),
         (_, Some(Reason::LsnRemoved)) => End::Final(Halt::Removed { lsn: at, reason: said }),

@@ -18,14 +18,16 @@ use std::path::{Path, PathBuf};
 use pg_types::record::CheckpointRecord;
 use pg_types::{FullXid, Lsn, Xid};
 use serde::{Deserialize, Serialize};
+use standby_core::PreparedXact;
 
 /// Name of the file in the standby's data directory.
 pub const FILE_NAME: &str = "restart_point.json";
 
 /// Layout number; another one is refused, never guessed at.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
-/// Longest file that is read at all, in bytes; a real one has some 300, and 12 for each prepared transaction.
+/// Longest file that is read at all, in bytes; a real one has some 300, some 50 for each prepared transaction, and 12 for each of its
+/// subtransactions.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// Where replay begins again, and of which cluster: [`standby_core::RestartPoint`] as far as a start needs it.
@@ -46,7 +48,29 @@ pub struct RestartPoint {
     /// The checkpoint was written at shutdown: nothing ran.
     pub shutdown: bool,
     /// Transactions that were prepared before the redo position and not finished.
-    pub prepared: Vec<u32>,
+    pub prepared: Vec<Prepared>,
+}
+
+/// A prepared transaction.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Prepared {
+    /// Its xid.
+    pub xid: u32,
+    /// Its subtransactions.
+    pub subxids: Vec<u32>,
+}
+
+impl From<&PreparedXact> for Prepared {
+    fn from(core: &PreparedXact) -> Self {
+        Self { xid: core.xid.numeric(), subxids: core.subxids.iter().map(|xid| xid.numeric()).collect() }
+    }
+}
+
+impl From<&Prepared> for PreparedXact {
+    fn from(kept: &Prepared) -> Self {
+        Self { xid: Xid(kept.xid), subxids: kept.subxids.iter().copied().map(Xid).collect() }
+    }
 }
 
 impl RestartPoint {
@@ -61,7 +85,7 @@ impl RestartPoint {
             next_xid: core.checkpoint.next_xid,
             oldest_active_xid: core.checkpoint.oldest_active_xid.numeric(),
             shutdown: core.checkpoint.shutdown,
-            prepared: core.prepared.iter().map(|xid| xid.numeric()).collect(),
+            prepared: core.prepared.iter().map(Prepared::from).collect(),
         }
     }
 
@@ -80,7 +104,7 @@ impl RestartPoint {
                 oldest_active_xid: Xid(self.oldest_active_xid),
                 ..CheckpointRecord::default()
             },
-            prepared: self.prepared.iter().copied().map(Xid).collect(),
+            prepared: self.prepared.iter().map(PreparedXact::from).collect(),
         }
     }
 }
@@ -131,8 +155,8 @@ struct OnDisk {
     oldest_active_xid: u32,
     /// Shutdown checkpoint.
     shutdown: bool,
-    /// Xids.
-    prepared: Vec<u32>,
+    /// Prepared transactions.
+    prepared: Vec<Prepared>,
     /// CRC-32C of the file as it is with this field 0.
     crc32c: u32,
 }
@@ -257,7 +281,7 @@ mod tests {
             next_xid: FullXid(1 << 32 | 755),
             oldest_active_xid: 754,
             shutdown: false,
-            prepared: vec![700, 751],
+            prepared: vec![Prepared { xid: 700, subxids: vec![701, 704] }, Prepared { xid: 751, subxids: Vec::new() }],
         }
     }
 

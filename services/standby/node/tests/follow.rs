@@ -193,7 +193,7 @@ async fn with_its_primary_gone_for_an_hour_a_standby_serves_on_and_says_how_stal
     let primary = ScriptedPrimary::start(wal, half).await;
     let clock = Arc::new(ManualClock::new(SystemTime::UNIX_EPOCH));
     let config = Config { max_primary_silence: Some(Duration::from_secs(600)), ..config(&primary) };
-    let node = StandbyNode::start_with(config, Export::Off, clock.clone(), Drain::new()).await.unwrap();
+    let node = StandbyNode::start_with(config, Export::Off, Arc::<ManualClock>::clone(&clock), Drain::new()).await.unwrap();
     let mut reader = client(&node).await;
     let mut health = health(&node).await;
     until(&mut health, ServingStatus::Serving).await;
@@ -262,7 +262,8 @@ async fn lag_is_told_by_its_parts_and_replay_by_its_rate() {
     let primary = ScriptedPrimary::start(wal, Lsn(0)).await;
     let clock = Arc::new(ManualClock::new(SystemTime::UNIX_EPOCH + Duration::from_secs(1000)));
     primary.change(|s| s.send_time = Some(SystemTime::UNIX_EPOCH + Duration::from_secs(995)));
-    let node = StandbyNode::start_with(config(&primary), Export::Off, clock.clone(), Drain::new()).await.unwrap();
+    let node =
+        StandbyNode::start_with(config(&primary), Export::Off, Arc::<ManualClock>::clone(&clock), Drain::new()).await.unwrap();
     let mut reader = client(&node).await;
     let lag = reader.get_recovery_state(GetRecoveryStateRequest {}).await.unwrap().into_inner().lag.unwrap();
     assert_eq!(lag, ReplayLag::default(), "nothing came yet");
@@ -277,5 +278,30 @@ async fn lag_is_told_by_its_parts_and_replay_by_its_rate() {
     clock.advance(Duration::from_secs(60));
     let state = reader.get_recovery_state(GetRecoveryStateRequest {}).await.unwrap().into_inner();
     assert_eq!((state.replay_rate.unwrap(), state.lag.unwrap()), (ReplayRate::default(), lag), "idle");
+    node.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_that_is_missing_is_named_with_its_remedy_wherever_somebody_may_look() {
+    let wal = Wal::standby("pg18");
+    let end = wal.end();
+    let primary = ScriptedPrimary::start(wal, end).await;
+    let missing = failure(Reason::SlotNotFound, "there is no slot slots/orders").into_status();
+    primary.change(|s| s.refuse = Some(missing));
+    let node = start(Config { slot: "slots/orders".to_owned(), ..config(&primary) }).await;
+    node.upstream().wait_for(|u| !u.last_error.is_empty()).await.unwrap();
+    let says = ["SLOT_NOT_FOUND", "slots/orders", "make the slot on the primary"];
+    let mut reader = client(&node).await;
+    let state = reader.get_recovery_state(GetRecoveryStateRequest {}).await.unwrap().into_inner();
+    let status = reader.take_snapshot(TakeSnapshotRequest::default()).await.unwrap_err();
+    assert_eq!(reason_of(&status), Some(Reason::NotReady));
+    for text in [&state.last_error, &state.not_serving, status.message()] {
+        assert!(says.iter().all(|part| text.contains(part)), "{text}");
+    }
+    // Somebody makes it.
+    primary.change(|s| s.refuse = None);
+    let mut health = health(&node).await;
+    until(&mut health, ServingStatus::Serving).await;
+    snapshot(&mut reader, end).await;
     node.shutdown().await.unwrap();
 }

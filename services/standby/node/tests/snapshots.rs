@@ -27,7 +27,7 @@ use walstorm_proto::standby::v1::hold_snapshot_response::Kind as Held;
 use walstorm_proto::standby::v1::open_catalog_session_request::Kind as Act;
 use walstorm_proto::standby::v1::standby_service_client::StandbyServiceClient;
 use walstorm_proto::standby::v1::{
-    CatalogScan, CatalogSnapshotDropReason, CatalogSnapshotRule, GetRecoveryStateRequest, HoldSnapshotRequest,
+    CatalogScan, CatalogSnapshotDropReason, CatalogSnapshotRule, CheckVisibility, GetRecoveryStateRequest, HoldSnapshotRequest,
     HoldSnapshotResponse, HoldStart, LockRelation, OpenCatalogSessionRequest, OpenCatalogSessionResponse, RecoveryState,
     SessionConnect, SessionSnapshot, SessionStart, TakeSnapshotRequest,
 };
@@ -355,4 +355,37 @@ async fn a_session_says_of_each_scan_whether_it_took_a_snapshot_and_why() {
     let cpu = state.cpu_time.unwrap();
     let [serving, snapshots] = [cpu.serving, cpu.snapshots].map(|time| Duration::try_from(time.unwrap()).unwrap());
     assert!(Duration::ZERO < snapshots && snapshots <= serving);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_has_bounds_for_locks_and_for_what_it_asks_at_once() {
+    let wal = Wal::standby("pg16");
+    let first_ready = lsn(&real_stops("pg16", "snapshots.jsonl.zst")[0]);
+    let primary = ScriptedPrimary::start(wal, first_ready).await;
+    let node = start(config(&primary)).await;
+    let mut client = client(&node).await;
+    snapshot(&mut client, first_ready).await;
+    let (mut reader, xmin) = Reader::start(&mut client, 5).await.unwrap();
+    let ask = async |reader: &mut Reader, kind| {
+        reader.requests.send(HoldSnapshotRequest { kind: Some(kind) }).await.unwrap();
+        reader.answer().await
+    };
+    let check = |xids| Hold::Check(CheckVisibility { xids });
+    let Ok(Some(Held::Visibility(result))) = ask(&mut reader, check(vec![xmin - 1, u32::MAX / 2])).await else { panic!() };
+    assert_eq!(
+        (result.running, result.lookups),
+        (vec![false, true], 0),
+        "what is older has ended, what is to come has not begun"
+    );
+    for relation in 0..1024 {
+        let lock = ask(&mut reader, Hold::Lock(LockRelation { relation, shared: false })).await;
+        assert!(matches!(lock, Ok(Some(Held::Lock(result))) if result.granted), "{relation}");
+    }
+    let status = ask(&mut reader, Hold::Lock(LockRelation { relation: 1024, shared: false })).await.unwrap_err();
+    assert_eq!((status.code(), reason_of(&status)), (tonic::Code::ResourceExhausted, Some(Reason::LockLimit)), "{status}");
+    assert!(status.message().contains("1024 relations"), "{status}");
+    let (mut reader, _) = Reader::start(&mut client, 5).await.unwrap();
+    let status = ask(&mut reader, check(vec![xmin; 10_001])).await.unwrap_err();
+    assert_eq!(reason_of(&status), Some(Reason::RequestInvalid), "{status}");
+    node.shutdown().await.unwrap();
 }

@@ -110,13 +110,14 @@ fn exclusive_locks_cancel_who_reads_the_relation_and_keep_others_out_until_the_e
     let mut w = standby("pg16");
     let reader = w.reader();
     let (reads, idle) = (hold(&reader, DB), hold(&reader, DB));
-    assert!(reads.lock(DB, Oid(9)));
+    assert!(reads.lock(DB, Oid(9)).unwrap());
     apply(&mut w, 100, lock(100, 9));
     apply(&mut w, 100, lock(100, 9));
     assert_eq!((reads.cancelled(), idle.cancelled(), w.exclusive_locks()), (Some(ConflictKind::Lock), None, 1));
-    assert!(!idle.lock(DB, Oid(9)) && idle.lock(OTHER, Oid(9)) && idle.lock(DB, Oid(10)) && !reads.lock(DB, Oid(10)));
+    let locks = |held: &HeldSnapshot, db, rel| held.lock(db, Oid(rel)).unwrap();
+    assert!(!locks(&idle, DB, 9) && locks(&idle, OTHER, 9) && locks(&idle, DB, 10) && !locks(&reads, DB, 10));
     commit(&mut w, 100);
-    assert!(idle.lock(DB, Oid(9)) && w.exclusive_locks() == 0);
+    assert!(locks(&idle, DB, 9) && w.exclusive_locks() == 0);
     // Without an end record a shutdown or a list releases it; prepared transactions keep theirs.
     apply(&mut w, 101, lock(101, 11));
     apply(&mut w, 102, lock(102, 12));

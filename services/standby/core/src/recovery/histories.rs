@@ -248,19 +248,19 @@ impl Primary {
     }
 }
 
-/// Transactions prepared before record `at` and not ended there: the files in a base backup's `pg_twophase`. None if one of them has
-/// subtransactions, which a restart point does not name.
-fn prepared_before(primary: &Primary, at: usize) -> Option<Vec<Xid>> {
-    let mut prepared: Vec<(Xid, bool)> = Vec::new();
+/// Transactions prepared before record `at` and not ended there: the files in a base backup's `pg_twophase`.
+fn prepared_before(primary: &Primary, at: usize) -> Vec<PreparedXact> {
+    let mut prepared: Vec<PreparedXact> = Vec::new();
     for record in &primary.wal[..at] {
         match &record.body {
-            RecordBody::Prepare(p) => prepared.push((record.xid, p.subxids.is_empty())),
-            RecordBody::Commit(c) => prepared.retain(|(xid, _)| *xid != c.prepared_xid),
-            RecordBody::Abort(a) => prepared.retain(|(xid, _)| *xid != a.prepared_xid),
+            RecordBody::Prepare(p) => prepared.push(PreparedXact { xid: record.xid, subxids: p.subxids.clone() }),
+            RecordBody::Commit(c) => prepared.retain(|p| p.xid != c.prepared_xid),
+            RecordBody::Abort(a) => prepared.retain(|p| p.xid != a.prepared_xid),
             _ => {}
         }
     }
-    prepared.iter().map(|&(xid, known)| known.then_some(xid)).collect()
+    prepared.sort_by_key(|p| p.xid.numeric());
+    prepared
 }
 
 /// A standby that starts at the checkpoint or list at `at`, and the record that it replays first.
@@ -277,7 +277,7 @@ fn start_at(primary: &Primary, at: usize, profile: &str) -> Option<(RecoveryWrit
         _ => return None,
     };
     let first = primary.wal.iter().position(|r| r.lsn == checkpoint.redo)?;
-    let prepared = prepared_before(primary, first)?;
+    let prepared = prepared_before(primary, first);
     let point = RestartPoint { checkpoint_lsn: record.lsn, redo: checkpoint.redo, checkpoint, prepared };
     writer.start_at_restart_point(&point).ok()?;
     Some((writer, first))
@@ -347,6 +347,40 @@ proptest! {
                     prop_assert_eq!(all.latest_completed_xid, late.latest_completed_xid, "from {}", at);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_restart_at_any_restart_point_comes_to_the_same_state(
+        ops in prop::collection::vec(op(), 1..70), profile in prop::sample::select(PROFILES),
+    ) {
+        let mut primary = history(&ops);
+        while !primary.tops.is_empty() {
+            primary.run(&Op::End(0, true));
+        }
+        primary.run(&Op::Running);
+        let (mut writer, _) = start_at(&primary, 0, profile).unwrap();
+        let mut points: Vec<RestartPoint> = Vec::new();
+        for record in &primary.wal {
+            writer.apply(record).unwrap();
+            let newest = writer.restart_point().filter(|point| points.last().is_none_or(|last| last.redo < point.redo));
+            points.extend(newest.cloned());
+        }
+        for point in points {
+            let first = primary.wal.iter().position(|record| record.lsn >= point.redo).unwrap();
+            prop_assert_eq!(&point.prepared, &prepared_before(&primary, first), "at {}", point.redo);
+            let (mut again, _) = start_at(&primary, 0, profile).unwrap();
+            again.start_at_restart_point(&point).unwrap();
+            let lacks_subxids = !again.profile().shutdown_start_overflows;
+            for (record, truth) in primary.wal.iter().zip(&primary.truth).skip(first) {
+                again.apply(record).unwrap();
+                check_visibility(&again, truth, lacks_subxids, &format!("{profile} again from {} at {}", point.redo, record.end_lsn));
+            }
+            let of = |writer: &RecoveryWriter| {
+                let state = writer.state();
+                (state.standby_state, state.known_assigned.live_xids(), state.next_xid.xid(), state.replay_lsn)
+            };
+            prop_assert_eq!(of(&writer), of(&again), "from {}", point.redo);
         }
     }
 

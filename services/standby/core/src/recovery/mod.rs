@@ -27,7 +27,7 @@
 //! | running-transactions record | O(S), before READY also O(n log n) |
 //!
 //! **Differences from PostgreSQL.** No commit log from before the start ([`crate::clog`]). Prepared transactions are known from the
-//! records replayed or from a [`RestartPoint`], not from files; a restart point does not name their subtransactions. The consistency point of a base backup is the caller's concern.
+//! records replayed or from a [`RestartPoint`], not from files. The consistency point of a base backup is the caller's concern.
 //! A primary's setting above the standby's is an error at once (13 stops too; 14 and later pause first). A list of running
 //! transactions that contradicts itself or the records before it is refused; PostgreSQL takes it as it is.
 
@@ -95,7 +95,16 @@ pub struct RestartPoint {
     pub checkpoint: CheckpointRecord,
     /// Transactions prepared before the redo position and not finished when the checkpoint was replayed (the files that a
     /// restart point leaves in `pg_twophase`).
-    pub prepared: Vec<Xid>,
+    pub prepared: Vec<PreparedXact>,
+}
+
+/// A prepared transaction, as far as a standby needs it (`TwoPhaseFileHeader`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PreparedXact {
+    /// Its xid.
+    pub xid: Xid,
+    /// Its subtransactions, which a later shutdown checkpoint of the primary does not list.
+    pub subxids: Vec<Xid>,
 }
 
 /// Replays records. The one writer; hand out [`RecoveryReader`]s.
@@ -156,6 +165,7 @@ impl RecoveryWriter {
                 reuse: profile.reuse_snapshot,
                 queue: Mutex::default(),
                 held: Mutex::default(),
+                subtrans_buffers: Mutex::new(profile.subtrans.with_setting(settings.subtransaction_buffers)),
                 max_sessions: sizes.max_backends,
             }),
             spare: None,
@@ -182,7 +192,7 @@ impl RecoveryWriter {
     }
 
     /// Both starts (`StartupXLOG`, `ProcArrayInitRecovery`).
-    fn start(&mut self, checkpoint: &CheckpointRecord, redo: Lsn, prepared: &[Xid]) -> Result<(), RecoveryError> {
+    fn start(&mut self, checkpoint: &CheckpointRecord, redo: Lsn, prepared: &[PreparedXact]) -> Result<(), RecoveryError> {
         self.running = false;
         if !checkpoint.next_xid.xid().is_normal() {
             return Err(RecoveryError::InvalidCheckpoint { redo });
@@ -195,7 +205,7 @@ impl RecoveryWriter {
             latest_observed_xid: checkpoint.next_xid.xid().prev(),
             ..initial_state()
         };
-        self.prepared = prepared.iter().map(|xid| ((xid.numeric(), Lsn::INVALID), Vec::new())).collect();
+        self.prepared = prepared.iter().map(|p| ((p.xid.numeric(), Lsn::INVALID), p.subxids.clone())).collect();
         self.newest_seen = Xid::INVALID;
         self.completed.clear();
         self.restart_point = None;

@@ -4,7 +4,7 @@ use pg_types::record::{CheckpointRecord, ParameterChangeRecord, RecordBody};
 use pg_types::{FullXid, Lsn, WalRecord, Xid};
 
 use super::running_xacts::{RunningXacts, Subxids};
-use super::{RecoveryWriter, RestartPoint, StandbyState};
+use super::{PreparedXact, RecoveryWriter, RestartPoint, StandbyState};
 use crate::error::RecoveryError;
 
 impl RecoveryWriter {
@@ -111,12 +111,13 @@ impl RecoveryWriter {
         } else {
             self.state.next_xid = self.state.next_xid.max(checkpoint.next_xid);
         }
-        let before_redo = self.prepared.keys().filter(|(_, prepared_at)| *prepared_at < checkpoint.redo);
+        let before_redo = self.prepared.iter().filter(|((_, prepared_at), _)| *prepared_at < checkpoint.redo);
+        let prepared = before_redo.map(|(&(xid, _), subxids)| PreparedXact { xid: Xid(xid), subxids: subxids.clone() });
         self.restart_point = Some(RestartPoint {
             checkpoint_lsn: lsn,
             redo: checkpoint.redo,
             checkpoint: checkpoint.clone(),
-            prepared: before_redo.map(|&(xid, _)| Xid(xid)).collect(),
+            prepared: prepared.collect(),
         });
         Ok(())
     }

@@ -4,10 +4,11 @@ use pg_types::record::{
     AbortRecord, AssignmentRecord, CheckpointRecord, CommitRecord, ParameterChangeRecord, PrepareRecord, RecordBody,
     RunningXactsRecord,
 };
-use pg_types::{FullXid, Lsn, WalRecord, Xid};
+use pg_types::{FullXid, Lsn, Oid, WalRecord, Xid};
 
 use super::*;
 use crate::CompressReason;
+use crate::held::READER_LOCKS_MAX;
 use crate::slru::{SUBTRANS_BUFFERS, SlruBuffers};
 use crate::visibility::xid_in_mvcc_snapshot;
 
@@ -392,6 +393,40 @@ fn parents_are_kept_until_a_list_passes_them() {
 }
 
 #[test]
+fn a_held_snapshot_keeps_the_parents_that_a_list_cuts_off_for_others() {
+    let mut s = Standby::online("pg18", 2040);
+    s.running(2040, 2040, 2039, &[], &[], false).write(2040);
+    s.assign(2040, &[2041, 2042]);
+    s.commit(2043, &[]);
+    let held = s.writer.reader().hold_snapshot(Oid(5)).unwrap();
+    let asked = [2040, 2041, 2042, 2043].map(Xid);
+    let runs = held.visibility(asked);
+    assert_eq!(runs.running, [true, true, true, false], "{runs:?}");
+    // Four xids, and the parents of two of them: one page, read once.
+    assert_eq!((runs.lookups.hits, runs.lookups.misses), (5, 1));
+    s.commit(2040, &[2041, 2042]).running(4100, 4100, 4099, &[], &[], false);
+    assert_eq!(s.writer.state().subtrans.page_count(), 0, "nobody new needs them");
+    assert_eq!(held.visibility(asked).running, [true, true, true, false], "nothing ends for a snapshot");
+    assert_eq!(s.writer.reader().subtrans_counts().0.lookups(), 12);
+    let new = s.writer.reader().hold_snapshot(Oid(5)).unwrap().visibility(asked);
+    assert_eq!((new.running, new.lookups.lookups()), (vec![false; 4], 0));
+}
+
+#[test]
+fn a_reader_locks_so_many_relations_and_no_more() {
+    let mut s = Standby::online("pg18", 100);
+    s.running(100, 100, 99, &[], &[], false);
+    let held = s.writer.reader().hold_snapshot(Oid(5)).unwrap();
+    for relation in 0..READER_LOCKS_MAX as u32 {
+        assert_eq!(held.lock(Oid(5), Oid(relation)), Ok(true));
+    }
+    assert_eq!(held.lock(Oid(5), Oid(7)), Ok(true), "again");
+    let error = held.lock(Oid(5), Oid(1 << 20)).unwrap_err();
+    assert_eq!(error, RecoveryError::TooManyReaderLocks { max: READER_LOCKS_MAX });
+    assert!(error.to_string().contains("1024 relations") && error.to_string().contains("lock fewer"), "{error}");
+}
+
+#[test]
 fn records_out_of_order_are_refused_and_change_nothing() {
     let mut s = Standby::online("pg16", 100);
     s.write(101);
@@ -422,7 +457,11 @@ fn replay_can_start_again_at_the_last_checkpoint() {
     s.apply(101, RecordBody::Prepare(Box::default()));
     s.checkpoint(false, 101, redo).write(103).commit(102, &[]);
     let point = s.writer.restart_point().unwrap().clone();
-    assert_eq!((point.redo, &point.prepared), (redo, &vec![Xid(100)]), "101 was prepared after redo: its record comes again");
+    assert_eq!(
+        (point.redo, &point.prepared),
+        (redo, &vec![PreparedXact { xid: Xid(100), subxids: vec![] }]),
+        "101 was prepared after redo: its record comes again"
+    );
     let want = (s.live(), s.snapshot());
 
     let mut again = Standby::online("pg16", 3);

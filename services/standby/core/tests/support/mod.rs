@@ -84,6 +84,7 @@ impl Run {
             max_worker_processes: get("max_worker_processes").unwrap(),
             max_wal_senders: get("max_wal_senders").unwrap(),
             max_prepared_transactions: get("max_prepared_transactions").unwrap(),
+            subtransaction_buffers: 0,
         }
     }
 

@@ -5,6 +5,8 @@ use std::time::Duration;
 use pg_types::{Lsn, Timestamp, Work};
 use service_kit::status::invalid_field;
 use standby_core::catalog_session::{CatalogSnapshotRule, DropReason};
+use standby_core::held::Visibility;
+use standby_core::slru::SlruCounts;
 use standby_core::{ReplayedState, StandbyState, TakenSnapshot};
 use tonic::Status;
 use walstorm_proto::standby::v1::{
@@ -137,12 +139,25 @@ pub(super) fn recovery_state(progress: &Progress, upstream: &Upstream, work: &Wo
         not_serving: String::new(),
         lag: Some(lag(progress, upstream, now)),
         replay_rate: Some(rate(progress, now)),
+        subtrans_pages: None,
     }
 }
 
 /// CPU time of the threads that serve, and in it of snapshots.
 pub(super) fn cpu_time(serving: Duration, snapshots: Duration) -> pb::CpuTime {
     pb::CpuTime { serving: duration(serving), snapshots: duration(snapshots) }
+}
+
+/// How `pg_subtrans` is buffered.
+pub(super) fn subtrans_pages((counts, buffers): (SlruCounts, usize)) -> pb::SubtransPages {
+    let SlruCounts { hits, misses } = counts;
+    pb::SubtransPages { buffers: u32::try_from(buffers).unwrap_or(u32::MAX), hits, misses }
+}
+
+/// What runs for a snapshot.
+pub(super) fn visibility(visibility: Visibility) -> pb::VisibilityResult {
+    let Visibility { running, lookups } = visibility;
+    pb::VisibilityResult { running, lookups: lookups.lookups(), hits: lookups.hits, misses: lookups.misses }
 }
 
 /// The counters that a standby has.

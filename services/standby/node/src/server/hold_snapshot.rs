@@ -1,7 +1,8 @@
 //! `HoldSnapshot`: a reader whose snapshot lives as long as its stream, and that replay may cancel.
 
-use pg_types::{Lsn, Oid};
+use pg_types::{Lsn, Oid, Xid};
 use service_kit::status::{Reason, failure, invalid_field};
+use standby_core::RecoveryError;
 use standby_core::held::{ConflictKind, HeldSnapshot};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -11,6 +12,9 @@ use walstorm_proto::standby::v1::hold_snapshot_response::Kind as Down;
 use walstorm_proto::standby::v1::{HoldSnapshotRequest, HoldSnapshotResponse, HoldStart, LockRelation, LockResult};
 
 use super::{StandbyServer, convert};
+
+/// Xids that one message may ask about.
+const XIDS_MAX: usize = 10_000;
 
 /// Where answers go.
 type Responses = mpsc::Sender<Result<HoldSnapshotResponse, Status>>;
@@ -37,10 +41,17 @@ pub(super) async fn run(
             request = requests.message() => match request? {
                 None => return Ok(()),
                 Some(HoldSnapshotRequest { kind: Some(Up::Lock(lock)) }) => {
-                    let granted = locked(&held, database, lock);
+                    let granted = locked(&held, database, lock).map_err(|e| server.refusal(&e))?;
                     answer(responses, Down::Lock(LockResult { granted })).await;
                 }
-                Some(_) => return Err(invalid_field("kind", "after the start only locks may come").into()),
+                Some(HoldSnapshotRequest { kind: Some(Up::Check(check)) }) if check.xids.len() <= XIDS_MAX => {
+                    let visibility = held.visibility(check.xids.into_iter().map(Xid));
+                    answer(responses, Down::Visibility(convert::visibility(visibility))).await;
+                }
+                Some(HoldSnapshotRequest { kind: Some(Up::Check(_)) }) => {
+                    return Err(invalid_field("check.xids", format!("must be at most {XIDS_MAX}")).into());
+                }
+                Some(_) => return Err(invalid_field("kind", "after the start only locks and checks may come").into()),
             },
             // Replay publishes whenever it has cancelled somebody; when it has ended nobody will be.
             changed = progress.changed() => if changed.is_err() { return Err(server.ended().into()) },
@@ -70,7 +81,7 @@ async fn take(
 }
 
 /// Locks a relation, if replay has not.
-fn locked(held: &HeldSnapshot, database: Oid, lock: LockRelation) -> bool {
+fn locked(held: &HeldSnapshot, database: Oid, lock: LockRelation) -> Result<bool, RecoveryError> {
     held.lock(if lock.shared { Oid::INVALID } else { database }, Oid(lock.relation))
 }
 

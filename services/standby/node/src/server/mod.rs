@@ -183,6 +183,7 @@ impl StandbyService for StandbyServer {
         let now = self.readiness.clock.monotonic();
         let mut state = convert::recovery_state(&progress, &self.upstream.borrow(), &work, now);
         state.not_serving = why_not.unwrap_or_default();
+        state.subtrans_pages = self.readable.borrow().as_ref().map(|r| convert::subtrans_pages(r.reader.subtrans_counts()));
         state.cpu_time = namesakes_cpu_time().map(|serving| convert::cpu_time(serving, self.totals.cpu_time()));
         let readable = self.readable.borrow();
         state.xids_bytes = readable.as_ref().map_or(0, |r| r.reader.state().known_assigned.memory_bytes() as u64);
@@ -240,6 +241,9 @@ impl StandbyServer {
             RecoveryError::TooManySessions { max } => failure(Reason::StreamLimit, error.to_string())
                 .quota("readers of the standby", format!("{max} at once"))
                 .retry_after(RETRY_AFTER),
+            RecoveryError::TooManyReaderLocks { max } => {
+                failure(Reason::LockLimit, error.to_string()).quota("locks of a reader", format!("{max} at once"))
+            }
             _ => self.not_ready(),
         }
     }
