@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::cpu_sampler::{CpuShares, sample};
 use crate::decode::Counts;
-use crate::notes::note;
+use crate::notes::{Stdout, note};
 use crate::scenario_log::ScenarioLog;
 use crate::wal_input::{Decoding, WalInput};
 
@@ -83,7 +83,7 @@ pub struct Row {
 /// # Errors
 /// The input cannot be read or decoded.
 pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
-    run(args, &mut io::BufWriter::new(io::stdout().lock()), &mut io::stderr())
+    run(args, &mut Stdout::new(), &mut io::stderr())
 }
 
 /// The command with its outputs given: rows to `out`, remarks to `notes`.

@@ -18,7 +18,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use self::block::{Aborted, Block};
 use self::prepared::{JsonPrepare, PreparedLine};
-use crate::notes::note;
+use crate::notes::{Stdout, note};
 use crate::wal_input::{Decoding, WalInput};
 
 /// Exit code when the WAL ends in anything but a complete end.
@@ -95,7 +95,7 @@ fn check(args: &Args, input: &WalInput) -> anyhow::Result<()> {
 /// # Errors
 /// The WAL or the catalog cannot be read, or a record cannot be decoded.
 pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
-    run(args, &mut io::BufWriter::new(io::stdout().lock()), &mut io::stderr())
+    run(args, &mut Stdout::new(), &mut io::stderr())
 }
 
 /// The command with its outputs given: lines to `out`, remarks to `notes`.

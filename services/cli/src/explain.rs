@@ -10,10 +10,10 @@ use std::str::FromStr;
 
 use anyhow::Context;
 use decoder_core::{Consumer, Contender, DecodedTransaction, Profile, SnapBuildState, WorkMem};
-use pg_types::{Lsn, Oid, RecordBody, Work, Xid};
+use pg_types::{Lsn, Oid, RecordBody, WalRecord, Work, Xid};
 use service_kit::cpu::thread_cpu_ns;
 
-use crate::notes::note;
+use crate::notes::{Stdout, note};
 use crate::wal_input::{Decoding, WalInput};
 
 /// Arguments of `walstorm explain`.
@@ -32,7 +32,7 @@ pub struct Args {
     /// Directory with WAL segments, a data directory, or one segment.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// The transaction: its xid, or start or end of its commit record as X/Y.
+    /// The transaction: its xid or that of one of its subtransactions, or start or end of its commit record as X/Y.
     #[arg(value_name = "XID|LSN")]
     which: Which,
     /// Profiles, separated by commas: pg96, pg10, pg13, pg14 ... indexed, each with +switches.
@@ -80,6 +80,13 @@ impl FromStr for Which {
     }
 }
 
+impl Which {
+    /// Whether it names a transaction by its xid, or by that of one of its subtransactions.
+    fn is_xid_of(self, xid: Xid, subxids: &[Xid]) -> bool {
+        matches!(self, Which::Xid(asked) if asked == xid || subxids.contains(&asked))
+    }
+}
+
 /// What one profile did to it.
 #[derive(Debug)]
 struct Forecast {
@@ -107,7 +114,7 @@ struct Explained {
 /// # Errors
 /// The WAL cannot be read or decoded, or holds no such transaction.
 pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
-    run(args, &mut io::BufWriter::new(io::stdout().lock()), &mut io::stderr())
+    run(args, &mut Stdout::new(), &mut io::stderr())
 }
 
 /// The command with its outputs given: the answer to `out`, remarks to `notes`.
@@ -119,6 +126,11 @@ pub fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> anyhow::R
     input.notes.iter().for_each(|text| note(notes, text));
     let profiles = args.profiles.iter().map(|profile| profile.clone().consumed_by(args.consumer));
     let (mut transaction, decoded_from) = find(&input, args.which, args.work_mem)?;
+    if let Which::Xid(xid) = args.which
+        && xid != transaction.xid
+    {
+        note(notes, format!("{xid} is a subtransaction of {}, which is explained", transaction.xid));
+    }
     let forecast = |profile| forecast(&input, profile, args.work_mem, transaction.commit_lsn);
     let profiles = profiles.map(forecast).collect::<anyhow::Result<Vec<Forecast>>>()?;
     transaction.work = profiles.first().map(|first| first.work).unwrap_or_default();
@@ -138,18 +150,16 @@ fn find(input: &WalInput, which: Which, work_mem: WorkMem) -> anyhow::Result<(De
     let mut contender = Contender::new(input.decoder(Decoding { profile, work_mem, streaming: false, two_phase: None })?);
     // One may end where the next one's commit record starts: what starts there is meant.
     let (mut found, mut ends_there, mut over) = (None, None, false);
-    let (mut seen, mut first_lsn, mut rolled_back) = (Seen::default(), Lsn::INVALID, false);
+    let (mut seen, mut first_lsn) = (Seen::default(), Lsn::INVALID);
     input.records_until(None, |record| {
         if !first_lsn.is_valid() {
             first_lsn = record.lsn;
         }
-        if let RecordBody::Abort(abort) = &record.body {
-            rolled_back |= [record.xid, abort.prepared_xid].iter().any(|xid| which == Which::Xid(*xid));
-        }
+        seen.note_end(which, record, input.database);
         contender.process_seen(record, &mut |t| {
             seen.add(t);
             over |= ends_there.is_some();
-            if which == Which::Xid(t.xid) || which == Which::Lsn(t.commit_lsn) {
+            if which.is_xid_of(t.xid, &t.subxids) || which == Which::Lsn(t.commit_lsn) {
                 found.get_or_insert_with(|| t.clone());
             } else if which == Which::Lsn(t.end_lsn) {
                 ends_there.get_or_insert_with(|| t.clone());
@@ -159,7 +169,7 @@ fn find(input: &WalInput, which: Which, work_mem: WorkMem) -> anyhow::Result<(De
     })?;
     match found.or(ends_there) {
         Some(transaction) => Ok((transaction, first_lsn)),
-        None => anyhow::bail!("{}", seen.but_not(which, rolled_back, contender.decoder().state())),
+        None => anyhow::bail!("{}", seen.but_not(which, contender.decoder().state())),
     }
 }
 
@@ -172,6 +182,8 @@ struct Seen {
     first: (Xid, Lsn),
     /// The same of the last.
     last: (Xid, Lsn),
+    /// Why the one asked for is not among them, as far as its end tells.
+    why: Option<String>,
 }
 
 impl Seen {
@@ -184,20 +196,48 @@ impl Seen {
         self.last = (t.xid, t.commit_lsn);
     }
 
+    /// Looks whether a record ends `which`, and what that means to a decoder of `database`.
+    fn note_end(&mut self, which: Which, record: &WalRecord, database: Oid) {
+        let (prepared, subxids) = match &record.body {
+            RecordBody::Commit(commit) => (commit.prepared_xid, &commit.subxids),
+            RecordBody::Abort(abort) => (abort.prepared_xid, &abort.subxids),
+            _ => return,
+        };
+        let xid = if prepared.is_valid() { prepared } else { record.xid };
+        let is_at = which == Which::Lsn(record.lsn) || which == Which::Lsn(record.end_lsn) && self.why.is_none();
+        if !which.is_xid_of(xid, subxids) && !is_at {
+            return;
+        }
+        self.why = match &record.body {
+            RecordBody::Commit(commit) if commit.db != database && commit.db.is_valid() => {
+                Some(format!("xid {xid} committed in database {0}, and {database} is decoded: --database {0}", commit.db))
+            }
+            RecordBody::Abort(_) if which.is_xid_of(xid, &[]) || is_at => {
+                Some(format!("xid {xid} was rolled back, so it is never decoded"))
+            }
+            RecordBody::Abort(_) => {
+                Some(format!("it is a subtransaction of {xid}, which was rolled back, so it is never decoded"))
+            }
+            _ => None,
+        };
+    }
+
     /// What to say if `which` was not among them.
-    fn but_not(&self, which: Which, rolled_back: bool, state: SnapBuildState) -> String {
+    fn but_not(&self, which: Which, state: SnapBuildState) -> String {
+        if let Some(why) = &self.why {
+            return why.clone();
+        }
         let asked = match which {
-            Which::Xid(xid) if rolled_back => return format!("xid {xid} was rolled back, so it is never decoded"),
             Which::Xid(xid) => format!("no transaction with xid {xid}"),
             Which::Lsn(lsn) => format!("no transaction whose commit record starts or ends at {lsn}"),
         };
-        let Seen { count, first, last } = self;
+        let Seen { count, first, last, .. } = self;
         match (count, state) {
             (0, SnapBuildState::Consistent) => format!("{asked}: nothing is decoded of this WAL"),
             (0, _) => format!("{asked}: no consistent point in this WAL, so nothing can be decoded"),
             _ => format!(
-                "{asked} is decoded of this WAL; there are {count}, from xid {} at {} to xid {} at {} (a subtransaction is told by its \
-                 top-level xid; `walstorm decode` lists all)",
+                "{asked} is decoded of this WAL; there are {count}, from xid {} at {} to xid {} at {} (`walstorm decode` lists \
+                 all)",
                 first.0, first.1, last.0, last.1
             ),
         }

@@ -55,7 +55,7 @@ pub enum Command {
 /// # Errors
 /// Whatever the command could not do, with the place and the remedy in its message.
 pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
-    match cli.command {
+    let done = match cli.command {
         Command::Run(args) => run::main(&args),
         Command::Wal(args) => wal::main(args),
         Command::Decode(args) => decode::main(&args),
@@ -65,5 +65,9 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Profile(args) => profile::main(&args),
         Command::Bench(args) => bench::main(&args),
         Command::Scenarios(args) => scenarios::main(&args),
+    };
+    match done {
+        Err(error) if notes::reader_is_gone(&error) => Ok(ExitCode::SUCCESS),
+        done => done,
     }
 }

@@ -13,7 +13,7 @@ use decoder_core::{Consumer, Function, Profile, WorkMem};
 use serde_json::json;
 
 use crate::compare::{self, Row};
-use crate::notes::note;
+use crate::notes::{Stdout, note};
 use crate::scenario_log::ScenarioLog;
 use crate::wal_input::{Decoding, WalInput};
 
@@ -67,7 +67,7 @@ pub struct Args {
 /// # Errors
 /// The input cannot be read or decoded, or the flame graph cannot be written.
 pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
-    run(args, &mut io::BufWriter::new(io::stdout().lock()), &mut io::stderr())
+    run(args, &mut Stdout::new(), &mut io::stderr())
 }
 
 /// The command with its outputs given: tables to `out`, remarks to `notes`.

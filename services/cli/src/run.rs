@@ -36,6 +36,7 @@ pub mod standby_profiles;
 pub mod subscriber;
 pub mod text;
 
+use crate::notes::Stdout;
 use ladder::Rung;
 use out_dir::OutDir;
 use paint::Paint;
@@ -189,10 +190,11 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     out.write("timings.json", &pretty(&timings)?)?;
     let shown =
         if args.json { show::json(&report, &timings)? } else { show::text(&report, &timings, &args.out, Paint::for_stdout()) };
-    match std::io::stdout().lock().write_all(shown.as_bytes()) {
-        // Whoever reads wants no more, as in `walstorm run | head`.
+    let mut stdout = Stdout::new();
+    match stdout.write_all(shown.as_bytes()).and_then(|()| stdout.flush()) {
+        // Whoever reads wants no more, as in `walstorm run | head`; the exit code still counts.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
-        written => written.context("write to standard output")?,
+        written => written?,
     }
     let sound = report.sources.iter().all(|s| {
         s.pipeline.stopped.is_empty()

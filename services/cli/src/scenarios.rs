@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use primary_core::{Overrides, ParameterValue, Scenario};
 
+use crate::notes::Stdout;
 use crate::scenario_log::scenario_of;
 
 pub mod check;
@@ -121,7 +122,7 @@ impl Of {
 /// # Errors
 /// A scenario cannot be read or played, or a file cannot be written.
 pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
-    run(args, &mut io::BufWriter::new(io::stdout().lock()), &mut io::stderr())
+    run(args, &mut Stdout::new(), &mut io::stderr())
 }
 
 /// The command with its outputs given: results to `out`, remarks to `notes`.

@@ -14,7 +14,7 @@ use pg_wal::{WalDir, WalReader};
 use serde::Serialize;
 use standby_core::{RecoveryError, RecoveryReader, RecoveryWriter, StandbyProfile, StandbySettings};
 
-use crate::notes::{left_out, note};
+use crate::notes::{Stdout, left_out, note};
 use start::Start;
 
 /// Arguments of `walstorm snapshot`.
@@ -153,7 +153,7 @@ type Lines = BTreeMap<Lsn, Line>;
 /// # Errors
 /// The WAL cannot be read or replayed, or a position is outside of it.
 pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
-    run(args, &mut io::BufWriter::new(io::stdout().lock()), &mut io::stderr())
+    run(args, &mut Stdout::new(), &mut io::stderr())
 }
 
 /// The command with its outputs given: lines to `out`, in the order asked for, remarks to `notes`. Lines of positions that were

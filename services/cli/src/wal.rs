@@ -51,19 +51,10 @@ enum Command {
 /// # Errors
 /// If the WAL cannot be opened or a file cannot be read, or the output cannot be written.
 pub fn main(args: Args) -> anyhow::Result<ExitCode> {
-    let result = match args.command {
+    match args.command {
         Command::Dump(args) => dump::main(&args),
         Command::Stats(args) => stats::main(&args),
-    };
-    match result {
-        Err(error) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
-        result => result,
     }
-}
-
-/// Whoever read our output has seen enough.
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
 /// Says how a log that was read ended: nothing for a complete end, else the position and the reason on standard error.

@@ -6,6 +6,8 @@
 mod explain;
 #[path = "compare/figures.rs"]
 mod figures;
+#[path = "compare/incidents.rs"]
+mod incidents;
 #[path = "compare/profile.rs"]
 mod profile;
 #[path = "compare/relsync.rs"]
@@ -120,4 +122,46 @@ fn what_is_no_source_is_refused() {
     let wrong = folder.path().join("wrong.toml");
     std::fs::write(&wrong, "name = 5\n").unwrap();
     assert!(run(&[wrong.to_str().unwrap()]).is_err());
+}
+
+#[test]
+fn standard_output_without_room_is_an_error_that_says_so_and_one_that_nobody_reads_is_none() {
+    let fixture = Fixture::unpack("pg16");
+    let wal = fixture.wal().to_str().unwrap().to_owned();
+    let at = "0/A00000".to_owned();
+    let commands: [&[&str]; 8] = [
+        &["decode", &wal],
+        &["decode", &wal, "--json"],
+        &["wal", "dump", &wal],
+        &["wal", "stats", &wal],
+        &["compare", &wal, "--profiles", "indexed", "--json"],
+        &["scenarios", "schema"],
+        &["scenarios", "list", "--json"],
+        &["snapshot", &wal, "--at", &at],
+    ];
+    for arguments in commands {
+        let program = || {
+            let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_walstorm"));
+            command.args(arguments).env_clear().stderr(std::process::Stdio::piped());
+            command
+        };
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = program().stdout(full).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(said.contains("cannot write to standard output: No space left on device"), "{arguments:?}: {said}");
+        assert!(said.contains("give it room, or lead it elsewhere"), "{arguments:?}: {said}");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = program().stdout(writer).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            output.status.success() && !said.contains("standard output") && !said.contains("pipe"),
+            "{arguments:?}: {said}"
+        );
+    }
+    let directory =
+        std::process::Command::new(env!("CARGO_BIN_EXE_walstorm")).args(["scenarios", "validate", "/"]).output().unwrap();
+    let said = String::from_utf8_lossy(&directory.stderr).into_owned() + &String::from_utf8_lossy(&directory.stdout);
+    assert!(!directory.status.success() && said.contains("a directory") && said.contains("file"), "{said}");
 }

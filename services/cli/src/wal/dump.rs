@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::ending;
 use super::select::Select;
+use crate::notes::Stdout;
 
 /// Bytes of text that are gathered before they are written.
 const WRITE_AT: usize = 64 << 10;
@@ -45,7 +46,7 @@ struct Line<'a> {
 pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let mut reader = args.select.open()?;
     let profile = reader.profile();
-    let mut stdout = std::io::stdout().lock();
+    let mut stdout = Stdout::new();
     let mut out = Text::new();
     let mut scratch = Text::new();
     let mut malformed = None;

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::ending;
 use super::select::Select;
+use crate::notes::Stdout;
 
 /// Arguments of `walstorm wal stats`.
 #[derive(Debug, clap::Args)]
@@ -55,7 +56,7 @@ pub(super) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     } else {
         stats.write_table(&mut text)?;
     }
-    let mut stdout = std::io::stdout().lock();
+    let mut stdout = Stdout::new();
     stdout.write_all(text.as_bytes())?;
     stdout.flush()?;
     Ok(ending(&reader, malformed))

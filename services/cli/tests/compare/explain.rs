@@ -163,3 +163,78 @@ fn counters_that_do_not_depend_on_the_past_are_exact_from_the_restart_position_o
         assert!(differ.contains("relations_loaded") && differ.contains("map_slots_visited"), "{differ:?}");
     }
 }
+
+/// WAL of databases 5 and 7: in 5, 1000 commits with the subtransactions 1001 and 1002, of which the latter was rolled back before; 1003 is
+/// rolled back with its subtransaction 1004, 1005 is prepared and committed by 1007. In 7, 1006 commits.
+fn several_databases() -> tempfile::TempDir {
+    use pg_types::record::{AbortRecord, CommitRecord, HeapInsert, PrepareRecord, RunningXactsRecord};
+    use pg_types::{Oid, RecordBody, RelFileLocator, Xid};
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer =
+        pg_wal::writer::WalWriter::create(dir.path(), pg_wal::writer::WriterConfig::new(1).with_segment_size(1 << 20)).unwrap();
+    let mut append = |xid: u32, top: u32, body: RecordBody| writer.append(Xid(xid), Xid(top), 0, &body).map(drop).unwrap();
+    let list = RunningXactsRecord { next_xid: Xid(1000), oldest_running_xid: Xid(1000), ..RunningXactsRecord::default() };
+    append(0, 0, RecordBody::RunningXacts(Box::new(list)));
+    let insert = |db: u32| {
+        let target = RelFileLocator { spc: Oid(1663), db: Oid(db), rel: 20_000 };
+        RecordBody::Insert(HeapInsert { target, logical: true, tuple_len: 45, ..HeapInsert::default() })
+    };
+    let commit = |db: u32, subxids: &[u32], prepared: u32| {
+        let (db, subxids) = (Oid(db), subxids.iter().copied().map(Xid).collect());
+        let (prepared_xid, gid) = (Xid(prepared), if prepared == 0 { "".into() } else { "early".into() });
+        RecordBody::Commit(Box::new(CommitRecord { db, subxids, prepared_xid, gid, ..CommitRecord::default() }))
+    };
+    let abort = |subxids: &[u32]| {
+        let subxids = subxids.iter().copied().map(Xid).collect();
+        RecordBody::Abort(Box::new(AbortRecord { subxids, ..AbortRecord::default() }))
+    };
+    for (xid, top) in [(1000, 0), (1001, 1000), (1002, 1000), (1003, 0), (1004, 1003), (1005, 0)] {
+        append(xid, top, insert(5));
+    }
+    append(1006, 0, insert(7));
+    append(1002, 0, abort(&[]));
+    append(1000, 0, commit(5, &[1001], 0));
+    append(1003, 0, abort(&[1004]));
+    append(1006, 0, commit(7, &[], 0));
+    append(
+        1005,
+        0,
+        RecordBody::Prepare(Box::new(PrepareRecord { db: Oid(5), gid: "early".into(), ..PrepareRecord::default() })),
+    );
+    append(1007, 0, commit(5, &[], 1005));
+    writer.switch().unwrap();
+    writer.finish().unwrap();
+    dir
+}
+
+#[test]
+fn subtransactions_lead_to_their_parent_and_other_databases_and_rollbacks_are_named() {
+    let folder = several_databases();
+    let wal = folder.path().to_str().unwrap();
+    let told =
+        |arguments: &[&str]| serde_json::from_str::<Value>(&run(&[&[wal, "--json"], arguments].concat()).unwrap()).unwrap();
+    assert_eq!(told(&["1000"])["xid"], 1000);
+    assert_eq!(told(&["1001"])["xid"], 1000, "a subtransaction's parent");
+    let Command::Explain(args) = Cli::try_parse_from(["walstorm", "explain", wal, "1001"]).unwrap().command else { panic!() };
+    let mut notes = Vec::new();
+    explain::run(&args, &mut Vec::new(), &mut notes).unwrap();
+    assert!(String::from_utf8(notes).unwrap().contains("1001 is a subtransaction of 1000, which is explained"));
+    assert_eq!(told(&["1005"])["gid"], "early", "a prepared one by its own xid");
+    assert!(error(&[wal, "1007"]).contains("no transaction with xid 1007"), "not by that of who committed it");
+    assert_eq!(error(&[wal, "1002"]), "xid 1002 was rolled back, so it is never decoded");
+    assert_eq!(error(&[wal, "1003"]), "xid 1003 was rolled back, so it is never decoded");
+    assert_eq!(error(&[wal, "1004"]), "it is a subtransaction of 1003, which was rolled back, so it is never decoded");
+    let elsewhere = "xid 1006 committed in database 7, and 5 is decoded: --database 7";
+    assert_eq!(error(&[wal, "1006"]), elsewhere);
+    let other = told(&["1006", "--database", "7"]);
+    assert_eq!(other["xid"], 1006);
+    for lsn in ["commit_lsn", "end_lsn"] {
+        let lsn = other[lsn].as_str().unwrap();
+        let said = run(&[wal, lsn]);
+        // Where it ends another record may begin that is told first.
+        assert!(said.is_err_and(|e| e.to_string() == elsewhere), "{lsn}");
+    }
+    assert!(
+        error(&[wal, "1000", "--database", "7"]).contains("xid 1000 committed in database 5, and 7 is decoded: --database 5")
+    );
+}

@@ -26,7 +26,7 @@ const CASES: [Case; 3] = [
 ];
 
 /// Plays a scenario.
-fn play(text: &str, sizes: &[(&str, u64)], version: PgVersion) -> ScenarioLog {
+pub(crate) fn play(text: &str, sizes: &[(&str, u64)], version: PgVersion) -> ScenarioLog {
     let scenario = Scenario::load(text).unwrap();
     let overrides: Overrides = sizes.iter().map(|(name, value)| ((*name).to_owned(), ParameterValue::Number(*value))).collect();
     ScenarioLog::play(&scenario, &overrides, scenario.seed(), version).unwrap()

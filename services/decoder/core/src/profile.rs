@@ -424,8 +424,8 @@ fn nearest(wrong: &str) -> Option<&'static str> {
 /// The text names no profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{asked}' is no profile: '{part}' is not known{}. Profiles: {}; each may be followed by +switch with the switches {}",
-    nearest(part).map(|word| format!("; did you mean '{word}'?")).unwrap_or_default(),
+    "'{asked}' is no profile: '{part}' is not known{} Profiles: {}; each may be followed by +switch with the switches {}",
+    nearest(part).map_or_else(|| ".".to_owned(), |word| format!("; did you mean '{word}'?")),
     Profile::names().collect::<Vec<_>>().join(", "),
     Profile::switches().collect::<Vec<_>>().join(", ")
 )]

@@ -103,6 +103,11 @@ pub trait SpillStore: fmt::Debug + Send {
 
     /// Bytes of all files.
     fn bytes(&self) -> u64;
+
+    /// The path or name of a file, for messages.
+    fn name(&self, file: SpillFile) -> String {
+        file.to_string()
+    }
 }
 
 /// Keeps them in memory: for a decoder whose shell has no disk for it.

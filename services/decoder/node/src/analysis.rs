@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use decoder_core::{Catalog, Contender, Decoder, Interrupt, Outcome, Profile, WorkMem};
-use pg_types::{Lsn, Oid, PgVersion, WalRecord, Work};
+use pg_types::{Lsn, Oid, PgVersion, RecordBody, WalRecord, Work};
 use pg_wal::{Crc, WalProfile};
 use primary_core::rng::seeded;
 use primary_core::{Engine, MemorySink, Overrides, Scenario, Step, VirtualClock};
@@ -64,6 +64,8 @@ pub(crate) struct Maker {
     pub(crate) work_mem: WorkMem,
     /// How decoders are set up. All give out at the commit: profiles of before 14 can do nothing else, and all are compared.
     pub(crate) set_up: ScenarioDecoder,
+    /// But for one transaction that was given out at its PREPARE.
+    pub(crate) at_prepare: bool,
     /// Stops them.
     pub(crate) interrupt: Interrupt,
 }
@@ -244,6 +246,20 @@ impl Input {
         Ok((start, end, count))
     }
 
+    /// Whether the record at `lsn` is a PREPARE.
+    ///
+    /// # Errors
+    ///
+    /// As [`Input::each`].
+    pub(crate) fn is_prepare(&self, lsn: Lsn) -> Result<bool, NodeError> {
+        let mut found = false;
+        self.each(|record| {
+            found |= record.lsn == lsn && matches!(record.body, RecordBody::Prepare(_));
+            Ok(record.lsn < lsn)
+        })?;
+        Ok(found)
+    }
+
     /// The database of the first change of a row in it.
     pub(crate) fn database(&self) -> Result<Oid, NodeError> {
         let mut found = Oid::INVALID;
@@ -294,7 +310,9 @@ impl Maker {
     fn decoder(&self, profile: &Profile, resumes: bool) -> Result<Decoder, NodeError> {
         let profile = self.set_up.profile(profile.clone());
         let config = decoder_core::DecoderConfig::new(self.version, profile, self.database);
-        let config = decoder_core::DecoderConfig { work_mem: self.set_up.work_mem.unwrap_or(self.work_mem), ..config };
+        let (work_mem, two_phase) =
+            (self.set_up.work_mem.unwrap_or(self.work_mem), self.at_prepare.then(decoder_core::TwoPhase::default));
+        let config = decoder_core::DecoderConfig { work_mem, two_phase, ..config };
         let catalog = Arc::clone(&self.catalog);
         let decoder = if resumes { Decoder::resume(config, catalog) } else { Decoder::new(config, catalog) };
         let mut decoder = decoder.stopped_by(self.interrupt.clone());

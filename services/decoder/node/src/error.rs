@@ -110,8 +110,8 @@ pub enum NodeError {
     },
     /// Prepared transactions were given out, and would be given out again at their commit.
     #[error(
-        "two_phase is off, but the ends of {count} transactions that were given out when they were prepared have not come to {data_dir} \
-         yet: keep it on until they have, or use another data_dir"
+        "two_phase is off, but prepared transactions were given out ({count}) whose COMMIT PREPARED or ROLLBACK PREPARED has not come to \
+         {data_dir} yet: keep it on until it has, or use another data_dir"
     )]
     StillPrepared {
         /// How many.
@@ -194,7 +194,10 @@ impl NodeError {
         match self {
             Self::StreamLost(_) | Self::Connect(service_kit::client::ConnectError::Unreachable { .. }) => Remedy::Retry,
             Self::Log(LogError::Full { .. }) => Remedy::Retry,
-            Self::Decode(DecodeError::Spill(SpillError { failure: SpillFailure::DiskFull, .. })) => Remedy::Retry,
+            // Spill files are scratch: what was in a damaged one is read again from WAL.
+            Self::Decode(DecodeError::Spill(SpillError {
+                failure: SpillFailure::DiskFull | SpillFailure::Damaged, ..
+            })) => Remedy::Retry,
             Self::Decode(DecodeError::Snapshot(SnapshotError { failure: SnapshotFailure::DiskFull, .. })) => Remedy::Retry,
             Self::DurableFile(DurableFileError::Io { source, .. }) if source.kind() == std::io::ErrorKind::StorageFull => {
                 Remedy::Retry

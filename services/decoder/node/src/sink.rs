@@ -113,8 +113,6 @@ pub(crate) struct EventSink {
     run: Change,
     /// The relation that `run` is about.
     run_relation: Option<RelationKey>,
-    /// Events of the transaction so far.
-    event_count: u64,
     /// Rows of the transaction so far.
     row_count: u64,
     /// End of the record that is being processed.
@@ -170,7 +168,6 @@ impl EventSink {
             prepares: false,
             run: Change { columns: Some(wal::ChangeColumns::default()), ..Change::default() },
             run_relation: None,
-            event_count: 0,
             row_count: 0,
             record_end: resume_at,
             resume_at,
@@ -298,7 +295,6 @@ impl OutputSink for EventSink {
         let (cascade, restart_identity, xid) = (record.cascade, record.restart_seqs, self.block_xid(xid));
         for relations in relations.chunks(TRUNCATE_RELATIONS_MAX) {
             let relation_ids = relations.iter().map(|relation| self.number(relation)).collect();
-            self.event_count += 1;
             self.put_and_cut(event::Kind::Truncate(Truncate { lsn: lsn.0, relation_ids, cascade, restart_identity, xid }));
         }
     }
@@ -312,7 +308,6 @@ impl OutputSink for EventSink {
         self.put_pending();
         if !outside {
             self.in_block(lsn, 1);
-            self.event_count += 1;
         }
         let cut = |bytes: &[u8]| bytes::Bytes::copy_from_slice(&bytes[..bytes.len().min(MESSAGE_BYTES_MAX)]);
         let kind = event::Kind::Message(Message {

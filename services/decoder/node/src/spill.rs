@@ -79,7 +79,12 @@ impl FileSpill {
 
     /// A failure of the operating system.
     fn failed(&self, action: &'static str, file: SpillFile, source: &io::Error) -> SpillError {
-        let failure = if durable_file::is_full(source) { SpillFailure::DiskFull } else { SpillFailure::Io };
+        let failure = match source.kind() {
+            _ if durable_file::is_full(source) => SpillFailure::DiskFull,
+            // Somebody removed it.
+            io::ErrorKind::NotFound => SpillFailure::Damaged,
+            _ => SpillFailure::Io,
+        };
         SpillError { action, file: self.path(file).display().to_string(), reason: source.to_string(), failure }
     }
 }
@@ -129,6 +134,10 @@ impl SpillStore for FileSpill {
 
     fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    fn name(&self, file: SpillFile) -> String {
+        self.path(file).display().to_string()
     }
 }
 

@@ -4,6 +4,8 @@
 
 #[path = "process/catalog_xmin.rs"]
 mod catalog_xmin;
+#[path = "process/damage.rs"]
+mod damage;
 #[path = "process/kills.rs"]
 mod kills;
 #[path = "support/mixed.rs"]
@@ -76,6 +78,23 @@ fn refused(mut command: Command) -> String {
     let Output { status, stderr, .. } = command.output().unwrap();
     assert_eq!(status.code(), Some(1), "{}", String::from_utf8_lossy(&stderr));
     String::from_utf8(stderr).unwrap()
+}
+
+/// A program whose files may not grow beyond so many bytes, which it sees as an error like that of a full disk, not as a signal.
+fn without_room(program: &Command, bytes: u64) -> Program {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"]).arg(program.get_program()).args(program.get_args());
+    shell.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let program = Program::start(shell);
+    limit_files(&program, Some(bytes));
+    program
+}
+
+/// From now on its files may grow up to so many bytes.
+fn limit_files(program: &Program, bytes: Option<u64>) {
+    let limit = rustix::process::Rlimit { current: bytes, maximum: None };
+    let pid = rustix::process::Pid::from_child(&program.child);
+    rustix::process::prlimit(Some(pid), rustix::process::Resource::Fsize, limit).unwrap();
 }
 
 /// Whether the decoder's service is healthy.
@@ -357,18 +376,7 @@ async fn a_full_disk_stops_acknowledging_and_the_decoder_goes_on_when_there_is_r
     let first = primary(wal.path(), &primary_data, any()).await;
     let addr = first.addr();
     first.shutdown().await.unwrap();
-    // No file may grow beyond 8 kB, which the process sees as an error like that of a full disk, not as a signal.
-    let program = command(&data, addr);
-    let mut shell = Command::new("sh");
-    shell.args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"]).arg(program.get_program()).args(program.get_args());
-    shell.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let program = Program::start(shell);
-    let limit = |bytes| {
-        let limit = rustix::process::Rlimit { current: bytes, maximum: None };
-        let pid = rustix::process::Pid::from_child(&program.child);
-        rustix::process::prlimit(Some(pid), rustix::process::Resource::Fsize, limit).unwrap();
-    };
-    limit(Some(8192));
+    let program = without_room(&command(&data, addr), 8192);
     let primary = primary(wal.path(), &primary_data, addr).await;
     let mut client = DecoderServiceClient::new(connect(program.addr).await);
     let state = loop {
@@ -380,7 +388,7 @@ async fn a_full_disk_stops_acknowledging_and_the_decoder_goes_on_when_there_is_r
     };
     assert!(state.last_error.contains("outlog") && state.flushed_lsn < end.0, "{state:?}");
     assert!(!is_serving(program.addr).await);
-    limit(None);
+    limit_files(&program, None);
     let mut found = Vec::new();
     while found.len() < items.len() {
         let position = found.last().map_or(0, |item: &Item| item.end_lsn.0);

@@ -276,7 +276,7 @@ impl Layers {
 pub fn read_text(path: &Path) -> io::Result<String> {
     let found = std::fs::metadata(path)?;
     if found.is_dir() {
-        return Err(io::ErrorKind::IsADirectory.into());
+        return Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a directory, and a file is needed: name the file"));
     }
     if !found.is_file() {
         return Err(io::Error::other("it is no regular file"));

@@ -232,7 +232,7 @@ impl Memory {
         }
         if txn.cursor.0 >= txn.files.len() && before + entries != txn.entries {
             let reason = format!("all files hold {} changes instead of {}", before + entries, txn.entries);
-            let file = txn.files.last().map(|(file, _)| file.to_string()).unwrap_or_default();
+            let file = txn.files.last().map(|(file, _)| self.store.name(*file)).unwrap_or_default();
             return Err(SpillError { action: "read", file, reason, failure: SpillFailure::Damaged });
         }
         txn.restored += entries;
@@ -244,9 +244,10 @@ impl Memory {
     /// One read of a file, as far as the part allows; `before` entries are in the part already. Gives how many it added.
     fn restore_from(&mut self, txn: &mut Txn, file: SpillFile, len: u64, before: u64) -> Result<u64, SpillError> {
         let start = txn.cursor.1;
+        let name = self.store.name(file);
         let damaged = |offset: u64, reason: String| SpillError {
             action: "read",
-            file: file.to_string(),
+            file: name.clone(),
             reason: format!("the change at byte {offset} is damaged: {reason}"),
             failure: SpillFailure::Damaged,
         };

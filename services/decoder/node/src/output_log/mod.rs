@@ -304,22 +304,31 @@ impl OutputLog {
         let mut entries = Vec::new();
         let mut bytes = 0;
         while cursor.next < visible {
-            let (segment, offset) = self.place(cursor)?;
-            match segment.read_entry(offset, cursor.next, cursor.prev_end)? {
-                Read::Entry(entry) => {
-                    bytes += entry.payload.len();
-                    if !entries.is_empty() && bytes > bytes_max {
-                        break;
-                    }
-                    let after = offset + (ENTRY_HEADER_LEN + entry.payload.len()) as u64;
-                    *cursor = Cursor { next: entry.ordinal + 1, prev_end: entry.end, place: Some((segment, after)) };
-                    entries.push(entry);
-                }
-                Read::Nothing => return Err(damaged(&segment, offset, "an entry is missing")),
-                Read::Bad(reason) => return Err(damaged(&segment, offset, reason)),
+            let (entry, segment, offset) = match self.read_one(cursor) {
+                Ok(read) => read,
+                // What was read goes out first; who comes for more is told.
+                Err(_) if !entries.is_empty() => break,
+                Err(error) => return Err(error),
+            };
+            bytes += entry.payload.len();
+            if !entries.is_empty() && bytes > bytes_max {
+                break;
             }
+            let after = offset + (ENTRY_HEADER_LEN + entry.payload.len()) as u64;
+            *cursor = Cursor { next: entry.ordinal + 1, prev_end: entry.end, place: Some((segment, after)) };
+            entries.push(entry);
         }
         Ok(entries)
+    }
+
+    /// The entry after `cursor`, from its file; with its segment and its offset there.
+    fn read_one(&self, cursor: &Cursor) -> Result<(Entry, Arc<Segment>, u64), LogError> {
+        let (segment, offset) = self.place(cursor)?;
+        match segment.read_entry(offset, cursor.next, cursor.prev_end)? {
+            Read::Entry(entry) => Ok((entry, segment, offset)),
+            Read::Nothing => Err(damaged(&segment, offset, "an entry is missing")),
+            Read::Bad(reason) => Err(damaged(&segment, offset, reason)),
+        }
     }
 
     /// Transactions that the log holds a part of at `position`, and what it holds of them. Blocks.

@@ -3,8 +3,10 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
+use pg_types::Xid;
 use proptest::prelude::*;
 
+use super::segment::SEGMENT_HEADER_LEN;
 use super::*;
 
 const SYSTEM_ID: u64 = 7_000_000_000_000_000_001;
@@ -302,4 +304,80 @@ fn a_log_that_lost_all_its_output_is_not_begun_anew() {
     // Without a checkpoint nothing was promised yet.
     fs::write(&path, []).unwrap();
     assert_eq!(open(&config, Lsn::INVALID).unwrap().0.end(), BEGIN);
+}
+
+/// A log of five segments with a transaction each, and the first one's list of open transactions.
+fn five_segments(dir: &Path) -> (LogConfig, Vec<Transaction>) {
+    let config = config(dir, 64, 0);
+    let all = transactions(&[vec![60], vec![60], vec![60], vec![60], vec![60]]);
+    let (mut writer, _) = open(&config, Lsn::INVALID).unwrap();
+    all.iter().for_each(|transaction| append(&mut writer, transaction).unwrap());
+    writer.sync_point().sync().unwrap();
+    assert_eq!(fs::read_dir(dir).unwrap().count(), 5);
+    (config, all)
+}
+
+#[test]
+fn a_segment_missing_or_cut_in_the_middle_is_told_to_who_reads_it_and_what_lies_behind_is_served() {
+    for (cut, missing) in [(true, false), (false, true)] {
+        let dir = tempfile::tempdir().unwrap();
+        let (config, all) = five_segments(dir.path());
+        let path = Segment::path_of(dir.path(), 2);
+        let len = fs::metadata(&path).unwrap().len();
+        if cut {
+            fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(len - 1).unwrap();
+        }
+        if missing {
+            fs::remove_file(&path).unwrap();
+        }
+        let (mut writer, log) = open(&config, all[4].end).unwrap();
+        assert_eq!(read_from(&log, all[2].end).unwrap(), all[3..], "nothing of it is needed");
+        let mut cursor = log.seek(BEGIN).unwrap();
+        assert_eq!(log.read(&mut cursor, 1).unwrap().len() + log.read(&mut cursor, 1).unwrap().len(), 2, "what lies before it");
+        for position in [BEGIN, all[0].end, all[1].end] {
+            let error = read_from(&log, position).unwrap_err();
+            assert!(matches!(error, LogError::Damaged { .. }), "{error}");
+            let text = error.to_string();
+            assert!(text.contains(".outlog") && text.contains("move its data_dir away"), "{text}");
+        }
+        // It goes on, and forgets the segment when nobody needs it.
+        let more = Transaction { end: Lsn(2000), payloads: vec![vec![1; 60]] };
+        append(&mut writer, &more).unwrap();
+        log.trim(Some(all[2].end)).unwrap();
+        assert_eq!(read_from(&log, all[2].end).unwrap(), [&all[3..], &[more]].concat());
+    }
+}
+
+#[test]
+fn a_first_segment_whose_list_of_open_transactions_is_torn_or_changed_is_refused_and_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let (config, all) = five_segments(dir.path());
+    // As retention leaves it: the oldest segment begins with transactions of which those before held a part.
+    let mut list = OpenTransactions::default();
+    list.apply(Mark::Block(Xid(7), Lsn(1001), 3), Lsn(1000));
+    list.apply(Mark::Prepared(Xid(9)), Lsn(1000));
+    for ordinal in 0..2 {
+        fs::remove_file(Segment::path_of(dir.path(), ordinal)).unwrap();
+    }
+    let path = Segment::path_of(dir.path(), 2);
+    let old = fs::read(&path).unwrap();
+    drop(Segment::create(dir.path(), SYSTEM_ID, 2, all[1].end, list).unwrap());
+    let with_list = fs::read(&path).unwrap();
+    let good = [&with_list[..], &old[SEGMENT_HEADER_LEN..]].concat();
+    fs::write(&path, &good).unwrap();
+    assert_eq!(read_from(&open(&config, all[4].end).unwrap().1, all[1].end).unwrap(), all[2..]);
+    let mut damaged: Vec<Vec<u8>> = (SEGMENT_HEADER_LEN..with_list.len()).map(|cut| good[..cut].to_vec()).collect();
+    damaged.extend((12..with_list.len()).map(|at| {
+        let mut bytes = good.clone();
+        bytes[at] ^= 4;
+        bytes
+    }));
+    for bytes in damaged {
+        fs::write(&path, &bytes).unwrap();
+        // Where blocks began is not known any more, so what is put together from them would lack changes.
+        let error = open(&config, all[4].end).unwrap_err();
+        assert!(matches!(error, LogError::Damaged { offset: 0, .. } | LogError::OtherCluster { .. }), "{error}");
+        assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), bytes, "nothing is removed");
+    }
 }

@@ -170,13 +170,14 @@ async fn replay(
         return Ok(Vec::new());
     }
     let guard = RaisedWhenGone::default();
-    let (version, maker) = maker(shared, guard.0.clone())?;
+    let (version, mut maker) = maker(shared, guard.0.clone())?;
     let (from, to) = (cost.summary.restart_lsn, cost.end_lsn);
     let permit = shared.analyst.permit()?;
     let input = shared.analyst.fetch(from, to, version).await?;
     let commit_lsn = cost.commit_lsn;
     let work = move || -> Result<Vec<pb::ProfileForecast>, NodeError> {
         let mut rows = Vec::new();
+        maker.at_prepare = input.is_prepare(commit_lsn)?;
         for profile in &profiles {
             if let Some(found) = input.forecast(profile, &maker, commit_lsn)? {
                 rows.push(forecast(&found.profile, &found.work, found.cpu_ns, Some(())));
@@ -199,7 +200,7 @@ fn maker(shared: &Shared, interrupt: Interrupt) -> Result<(PgVersion, Maker), St
     let checked = &shared.analyst.checked;
     let (catalog, work_mem) = (Arc::clone(&checked.catalog), checked.work_mem);
     let set_up = ScenarioDecoder::default();
-    Ok((version, Maker { version, database, catalog, work_mem, set_up, interrupt }))
+    Ok((version, Maker { version, database, catalog, work_mem, set_up, at_prepare: false, interrupt }))
 }
 
 /// Why WAL could not be decoded again.
@@ -334,7 +335,10 @@ async fn input(
             let (input, set_up) = tokio::task::spawn_blocking(play).await.map_err(|e| internal(&e))??;
             let database = input.database().map_err(|e| decode_status(&e))?;
             let work_mem = shared.analyst.checked.work_mem;
-            Ok((input, Maker { version, database, catalog: Arc::new(NoCatalog), work_mem, set_up, interrupt }))
+            Ok((
+                input,
+                Maker { version, database, catalog: Arc::new(NoCatalog), work_mem, set_up, at_prepare: false, interrupt },
+            ))
         }
     }
 }

@@ -187,7 +187,7 @@ pub(crate) struct ReadBack {
     inside: bool,
     /// `begin` was given out.
     begun: bool,
-    /// Changes, truncates and messages that were.
+    /// Rows changed, relations truncated and messages that were.
     event_count: u64,
 }
 
@@ -281,7 +281,11 @@ impl ReadBack {
     /// Gives an event out, behind `begin`.
     fn put(&mut self, kind: Kind, filling: &mut Filling) {
         self.begin(filling);
-        self.event_count += 1;
+        self.event_count += match &kind {
+            Kind::Change(change) => change.columns.iter().flat_map(|columns| &columns.row_counts).copied().map(u64::from).sum(),
+            Kind::Truncate(truncate) => truncate.relation_ids.len() as u64,
+            _ => 1,
+        };
         filling.push(kind);
     }
 

@@ -126,7 +126,6 @@ impl EventSink {
         let kind = event::Kind::Change(std::mem::take(&mut self.run));
         let event = Event { kind: Some(kind) };
         EventBatch::put(&event, self.buffer.tail());
-        self.event_count += 1;
         if let Some(event::Kind::Change(run)) = event.kind {
             self.run = run;
         }

@@ -25,7 +25,6 @@ impl EventSink {
     /// Begins to give out a transaction or a block.
     pub(super) fn begin_part(&mut self) {
         self.put_pending();
-        self.event_count = 0;
         self.row_count = 0;
         self.meter.begin();
     }
@@ -81,7 +80,7 @@ impl EventSink {
             end_lsn: transaction.end_lsn.0,
             commit_time: Some(convert::timestamp(transaction.commit_time)),
             subxids: transaction.subxids.iter().map(|xid| xid.0).collect(),
-            event_count: self.event_count,
+            event_count: transaction.changes() + transaction.messages.logical,
             messages: convert::invalidation_counts(transaction).map(Box::new),
             work: nonzero(transaction.work),
             cpu_ns,
@@ -92,10 +91,9 @@ impl EventSink {
 
     /// The same of one that came in blocks.
     pub(super) fn finish_streamed(&mut self, transaction: &DecodedTransaction, context: Option<SpanContext>) -> Commit {
-        self.event_count = 0;
         self.row_count = transaction.relations.iter().map(|r| r.insert + r.update + r.delete).sum();
         let cpu_ns = self.block_cpu_ns.remove(&transaction.xid).unwrap_or(0);
-        self.finish_transaction(transaction, context, cpu_ns)
+        Commit { event_count: 0, ..self.finish_transaction(transaction, context, cpu_ns) }
     }
 
     /// A prepared transaction is complete, whole or in blocks.

@@ -1,6 +1,7 @@
 //! What the node tells of the catalog rows that decoding may still need: the primary's slot has it, VACUUM there heeds it, and a restart
-//! goes on with it.
+//! goes on with it. And what it confirms of a log of which its consumer wants next to nothing.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use pg_types::RecordBody;
@@ -10,7 +11,7 @@ use walstorm_proto::admin::v1::admin_service_client::AdminServiceClient;
 use walstorm_proto::decoder::v1 as pb;
 use walstorm_proto::decoder::v1::decoder_service_client::DecoderServiceClient;
 
-use super::support::{any, config, connect, folder, primary_with};
+use super::support::{Item, Kind, Subscription, any, config, connect, folder, primary_with, start};
 
 /// Temporary tables come and go, and the dead rows that they leave in four catalogs are vacuumed at once and a minute later: before
 /// and after the next lists of running transactions.
@@ -124,4 +125,56 @@ async fn catalog_rows_are_held_until_the_decoder_has_come_past_them() {
         assert_eq!(slot().await.catalog_xmin, state.catalog_xmin);
         primary.shutdown().await.unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_filtered_is_confirmed_by_heartbeats() {
+    let ((_a, primary_data), (_b, data)) = (folder(), folder());
+    let primary = primary_with(&primary_data, &primary_data, any(), |config| {
+        config.source.wal_dir = None;
+        config.source.scenario = Some("unpublished-flood".to_owned());
+        config.source.parameters = [("rate".to_owned(), "500/s".into()), ("length".to_owned(), "4s".into())].into();
+        config.source.segment_bytes = 1 << 20;
+        config.source.fsync = false;
+        config.source.wait_for_slots = vec!["decoder".to_owned()];
+    });
+    let primary = primary.await;
+    // Tables have their file numbers for names: the published one is the first that the scenario makes.
+    let mut config = config(primary.addr(), &data);
+    config.database = 5;
+    let node = decoder_node::DecoderNode::start(config.clone()).await.unwrap();
+    let end = primary.log().subscribe().wait_for(|log| log.closed).await.unwrap().lsn;
+    node.decoded_to(end).await.unwrap();
+    let (mut all, _) = Subscription::open_when_ready(node.addr(), start()).await;
+    all.read_to(end).await;
+    let rows_of = |items: &[Item], relation: &str| items.iter().filter(|item| item.what.starts_with(relation)).count();
+    let files: BTreeSet<&str> =
+        all.items.iter().filter_map(|i| i.what.split(' ').next().filter(|word| word.contains('/'))).collect();
+    assert_eq!(files.len(), 51, "{files:?}");
+    let published = *files.first().unwrap();
+    let (wanted, rows) = (rows_of(&all.items, published), all.items.len() / 3);
+    assert!(rows == 2000 && wanted < rows / 50 && wanted > 0, "{wanted} of {rows}");
+
+    let named = || pb::SubscribeStart { subscription: "few".to_owned(), relations: vec![published.to_owned()], ..start() };
+    let (mut few, _) = Subscription::open_when_ready(node.addr(), named()).await;
+    few.read_to(end).await;
+    assert_eq!((rows_of(&few.items, published), few.items.len()), (wanted, 3 * wanted), "begin, row and commit of each");
+    assert!(few.items.last().unwrap().end_lsn < end, "the last that it got lies before the end");
+    few.flush(end, true).await;
+    while !matches!(few.next().await.unwrap().unwrap(), Kind::Heartbeat(_)) {}
+    drop(few);
+    node.shutdown().await.unwrap();
+    // All of it is confirmed, at the node and at the primary: nothing is kept for it.
+    let node = decoder_node::DecoderNode::start(config).await.unwrap();
+    let (_, started) = Subscription::open_when_ready(node.addr(), named()).await;
+    assert_eq!(started.start_lsn, end.0);
+    let slot = || async {
+        let request = admin::GetSlotRequest { name: "slots/decoder".to_owned() };
+        AdminServiceClient::new(connect(primary.addr()).await).get_slot(request).await.unwrap().into_inner().slot.unwrap()
+    };
+    while slot().await.confirmed_flush_lsn < end.0 {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    node.shutdown().await.unwrap();
+    primary.shutdown().await.unwrap();
 }

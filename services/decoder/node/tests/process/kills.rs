@@ -16,18 +16,18 @@ use super::support::{Item, Subscription, any, assert_same, connect, expected, pr
 use super::{Program, command};
 
 /// Bytes that pass at a time.
-const STEP: u64 = 4096;
+pub(super) const STEP: u64 = 4096;
 
 /// Stands before the primary, and lets only so many bytes pass to the node.
-struct Sluice {
-    addr: SocketAddr,
+pub(super) struct Sluice {
+    pub(super) addr: SocketAddr,
     /// Bytes that may pass in each connection.
-    allowed: watch::Sender<u64>,
+    pub(super) allowed: watch::Sender<u64>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Sluice {
-    async fn start(primary: SocketAddr) -> Self {
+    pub(super) async fn start(primary: SocketAddr) -> Self {
         let listener = TcpListener::bind(any()).await.unwrap();
         let (addr, allowed) = (listener.local_addr().unwrap(), watch::Sender::new(0));
         let seen = allowed.subscribe();

@@ -44,8 +44,12 @@ async fn both_deliveries_give_the_same_commits_and_what_is_asked_wrongly_is_refu
     assert_eq!((work.stream_txns, work.spill_count), (4, 0), "{work:?}");
     assert!(work.stream_count > 8, "{work:?}");
 
-    assert_same(&read(&off, start(), end).await.items, &items);
-    assert_same(&read(&node, start(), end).await.items, &items);
+    let whole = read(&off, start(), end).await;
+    assert_same(&whole.items, &items);
+    let put_together = read(&node, start(), end).await;
+    assert_same(&put_together.items, &items);
+    assert_eq!(put_together.event_counts, whole.event_counts, "blocks cut runs of rows elsewhere");
+    assert!(whole.event_counts.contains(&2401) && whole.event_counts.contains(&1), "{:?}", whole.event_counts);
     let all = read(&node, in_progress(), end).await;
     assert_same(&all.items, &items);
     assert!(all.blocks > 8, "{} blocks", all.blocks);
@@ -173,7 +177,7 @@ async fn two_phase_begins_where_it_is_switched_on_and_cannot_end_while_something
         let node = DecoderNode::start(settings.clone()).await.unwrap();
         if two_phase_at_first {
             let error = node.decoded_to(end).await.unwrap_err().to_string();
-            assert!(error.contains("two_phase is off") && error.contains("1 transactions"), "{error}");
+            assert!(error.contains("two_phase is off") && error.contains("were given out (1)"), "{error}");
             node.shutdown().await.unwrap();
             settings.two_phase = true;
             let node = DecoderNode::start(settings).await.unwrap();
@@ -190,4 +194,60 @@ async fn two_phase_begins_where_it_is_switched_on_and_cannot_end_while_something
         }
         second.shutdown().await.unwrap();
     }
+}
+
+/// What the core makes of the transaction that is given out by the record at `lsn`, with 64 kB of memory.
+fn decoded_again(wal: &std::path::Path, profile: &str, lsn: Lsn, two_phase: bool) -> pg_types::Work {
+    let dir = pg_wal::WalDir::open(wal, None).unwrap();
+    let (version, profile) = (dir.identity().version, profile.parse().unwrap());
+    let config = decoder_core::DecoderConfig {
+        work_mem: decoder_core::WorkMem::MIN,
+        two_phase: two_phase.then(decoder_core::TwoPhase::default),
+        ..decoder_core::DecoderConfig::new(version, profile, pg_types::Oid(5))
+    };
+    let decoder = decoder_core::Decoder::new(config, std::sync::Arc::new(decoder_core::NoCatalog));
+    let mut contender = decoder_core::Contender::new(decoder).looking_for(lsn);
+    let mut reader = pg_wal::WalReader::open(&dir, None).unwrap();
+    while let Some(raw) = reader.next().unwrap() {
+        contender.process(&raw.decode(dir.profile()).unwrap()).unwrap();
+    }
+    contender.found().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prepared_and_streamed_transactions_are_explained_under_other_profiles() {
+    let (wal, data) = (mixed(700), tempfile::tempdir().unwrap());
+    let (_, end) = expected(wal.path());
+    let primary = primary(wal.path(), &data.path().join("primary"), any()).await;
+    let node = DecoderNode::start(early(config(primary.addr(), &data.path().join("early")))).await.unwrap();
+    node.decoded_to(end).await.unwrap();
+    let mut client = pb::decoder_service_client::DecoderServiceClient::new(super::connect(node.addr()).await);
+    // 1000 came in blocks, 1004 and 1005 were prepared, 8000 is as any other.
+    for (xid, rows, prepared) in [(1000, 1401, false), (1004, 700, true), (1005, 700, true), (8000, 1, false)] {
+        let request = pb::ExplainTransactionRequest {
+            transaction: Some(pb::explain_transaction_request::Transaction::Xid(xid)),
+            profiles: ["pg13", "pg17", "indexed"].map(str::to_owned).to_vec(),
+            story_only: false,
+        };
+        let told = client.explain_transaction(request).await.unwrap().into_inner();
+        let cost = told.transaction.unwrap();
+        assert_eq!((cost.xid, told.not_replayed.as_str()), (xid, ""));
+        let inserted: u64 = told.relations.iter().map(|relation| relation.inserted).sum();
+        assert_eq!(inserted, rows, "xid {xid}");
+        let names: Vec<_> = told.profiles.iter().map(|row| row.profile.as_str()).collect();
+        assert_eq!(names, ["pg17", "pg13", "indexed"], "xid {xid}: its own first, and every other one");
+        for row in &told.profiles[1..] {
+            let again = decoded_again(wal.path(), &row.profile, Lsn(cost.commit_lsn), prepared);
+            let work = row.work.unwrap();
+            assert_eq!(
+                (work.spill_txns, work.changes_restored),
+                (again.spill_txns, again.changes_restored),
+                "xid {xid} {}",
+                row.profile
+            );
+            assert_eq!(again.changes_restored > 0, rows > 1, "what does not fit is read back");
+        }
+    }
+    node.shutdown().await.unwrap();
+    primary.shutdown().await.unwrap();
 }

@@ -194,6 +194,8 @@ pub(crate) struct Subscription {
     prepared: BTreeMap<u32, (Vec<String>, Box<pb::Commit>)>,
     /// Blocks that were read.
     pub(crate) blocks: usize,
+    /// `event_count` of the commits of whole transactions.
+    pub(crate) event_counts: Vec<u64>,
     /// Ends of parts, in words.
     pub(crate) ends: Vec<String>,
     /// Everything up to here was read.
@@ -217,6 +219,7 @@ impl Subscription {
             streamed: BTreeMap::new(),
             prepared: BTreeMap::new(),
             blocks: 0,
+            event_counts: Vec::new(),
             ends: Vec::new(),
             position: Lsn::INVALID,
         }
@@ -307,6 +310,7 @@ impl Subscription {
                 }
                 event::Kind::Commit(c) => {
                     let open = std::mem::take(&mut self.open);
+                    self.event_counts.push(c.event_count);
                     self.committed(open, &c);
                 }
                 other => self.take_part(other),
