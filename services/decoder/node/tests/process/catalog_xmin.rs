@@ -11,7 +11,7 @@ use walstorm_proto::admin::v1::admin_service_client::AdminServiceClient;
 use walstorm_proto::decoder::v1 as pb;
 use walstorm_proto::decoder::v1::decoder_service_client::DecoderServiceClient;
 
-use super::support::{Item, Kind, Subscription, any, config, connect, folder, primary_with, start};
+use super::support::{Item, Subscription, any, config, connect, folder, primary_with, start};
 
 /// Temporary tables come and go, and the dead rows that they leave in four catalogs are vacuumed at once and a minute later: before
 /// and after the next lists of running transactions.
@@ -156,12 +156,16 @@ async fn what_is_filtered_is_confirmed_by_heartbeats() {
     assert!(rows == 2000 && wanted < rows / 50 && wanted > 0, "{wanted} of {rows}");
 
     let named = || pb::SubscribeStart { subscription: "few".to_owned(), relations: vec![published.to_owned()], ..start() };
-    let (mut few, _) = Subscription::open_when_ready(node.addr(), named()).await;
+    let (mut few, started) = Subscription::open_when_ready(node.addr(), named()).await;
     few.read_to(end).await;
     assert_eq!((rows_of(&few.items, published), few.items.len()), (wanted, 3 * wanted), "begin, row and commit of each");
     assert!(few.items.last().unwrap().end_lsn < end, "the last that it got lies before the end");
-    few.flush(end, true).await;
-    while !matches!(few.next().await.unwrap().unwrap(), Kind::Heartbeat(_)) {}
+    few.flush(end, false).await;
+    // Positions are saved a moment after they are acknowledged.
+    let saved = || decoder_node::subscriptions::SavedPositions::load(&data.join("positions"), started.system_id).unwrap();
+    while saved().confirmed.get("few") != Some(&end.0) {
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
     drop(few);
     node.shutdown().await.unwrap();
     // All of it is confirmed, at the node and at the primary: nothing is kept for it.
