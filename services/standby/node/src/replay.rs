@@ -144,6 +144,9 @@ impl Replay {
             };
             if let Err(halt) = self.take(item) {
                 tracing::error!("{halt}");
+                // Records of a batch that came before the one which halts were applied.
+                let applied = self.writer.as_ref().map_or(Lsn::INVALID, |writer| writer.state().replay_lsn);
+                self.progress.replay_lsn = self.progress.replay_lsn.max(applied);
                 self.progress.halt = Some(halt);
                 self.publish();
                 // The stream's task sees the closed queue and ends.

@@ -6,7 +6,8 @@ mod support;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use pg_types::Lsn;
+use pg_types::record::RunningXactsRecord;
+use pg_types::{Lsn, RecordBody, Xid};
 use service_kit::Drain;
 use service_kit::clock::ManualClock;
 use service_kit::status::{Reason, failure, reason_of};
@@ -118,6 +119,55 @@ async fn a_record_that_is_missing_is_noticed() {
     let node = start(config(&primary)).await;
     let halt = assert_halted(&node, &format!("follows a record at {}", missing.lsn)).await;
     assert!(matches!(halt, Halt::Record { lsn, .. } if lsn == missing.end_lsn), "{halt:?}");
+}
+
+/// A list of running transactions.
+fn list(next: u32, oldest: u32, completed: u32, running: &[u32]) -> RecordBody {
+    RecordBody::RunningXacts(Box::new(RunningXactsRecord {
+        next_xid: Xid(next),
+        oldest_running_xid: Xid(oldest),
+        latest_completed_xid: Xid(completed),
+        xids: running.iter().copied().map(Xid).collect(),
+        ..RunningXactsRecord::default()
+    }))
+}
+
+/// The end of a transaction.
+fn commit(xid: u32) -> (u32, RecordBody) {
+    (xid, RecordBody::Commit(Box::default()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_and_xids_that_cannot_be_halt_replay_at_their_record() {
+    for (bad, says) in [
+        ((0, list(104, 100, 99, &[])), "was seen before"),
+        ((0, list(110, 111, 99, &[])), "is not before its next id"),
+        ((0, list(110, 102, 99, &[101])), "not between the oldest and the next"),
+        (commit(1 << 20), "raise max_connections or max_prepared_transactions"),
+    ] {
+        let wal = Wal::written(&[(0, list(100, 100, 99, &[])), commit(104), bad, commit(105)]);
+        // The writer begins its log with records of its own.
+        let [.., sound, bad, _] = &wal.records[..] else { panic!("{wal:?}") };
+        let (sound, at, end) = (sound.end_lsn, bad.lsn, wal.end());
+        let primary = ScriptedPrimary::start(wal, end).await;
+        let node = start(config(&primary)).await;
+        let halt = assert_halted(&node, says).await;
+        assert!(
+            matches!(halt, Halt::Record { lsn, .. } if lsn == at) && halt.to_string().contains(&at.to_string()),
+            "{halt:?}"
+        );
+        assert_eq!(node.progress().borrow().replay_lsn, sound, "all that came before is there");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_transaction_that_nobody_saw_begin_changes_nothing_for_readers() {
+    let wal = Wal::written(&[(0, list(100, 100, 99, &[])), commit(101), commit(50), commit(101)]);
+    let end = wal.end();
+    let primary = ScriptedPrimary::start(wal, end).await;
+    let node = start(config(&primary)).await;
+    let taken = snapshot(&mut client(&node).await, end).await;
+    assert_eq!((taken.xmin, taken.xmax, taken.xip), (100, 102, vec![100]));
 }
 
 #[tokio::test(flavor = "multi_thread")]

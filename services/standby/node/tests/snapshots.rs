@@ -293,6 +293,65 @@ async fn readers_and_sessions_are_as_many_as_the_settings_have_room_for() {
     assert_eq!(reason_of(&no_start.message().await.unwrap_err()), Some(Reason::RequestInvalid));
 }
 
+/// Readers that hold snapshots, and as many sessions.
+const EACH: usize = 500;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_sessions_on_one_connection_are_served_while_replay_goes_on() {
+    let wal = Wal::standby("pg16");
+    let stops = real_stops("pg16", "snapshots.jsonl.zst");
+    let (first, middle, last) = (&stops[0], &stops[stops.len() / 2], &stops[stops.len() - 1]);
+    let primary = ScriptedPrimary::start(wal, lsn(first)).await;
+    let mut config = config(&primary);
+    // Connections and the autovacuum launcher.
+    config.settings.max_connections = EACH as u32 - 1;
+    (config.settings.autovacuum_max_workers, config.settings.max_worker_processes, config.settings.max_wal_senders) = (0, 0, 0);
+    let node = start(config).await;
+    let mut client = client(&node).await;
+    snapshot(&mut client, lsn(first)).await;
+    let (mut readers, mut sessions) = (Vec::new(), Vec::new());
+    for _ in 0..EACH {
+        // Nothing is removed in this database, so nobody is in replay's way.
+        let (reader, xmin) = Reader::start(&mut client, 1).await.unwrap();
+        assert_eq!(xmin, number(first, "xmin"));
+        readers.push(reader);
+        let (requests, receiver) = mpsc::channel(64);
+        requests.send(OpenCatalogSessionRequest { kind: Some(Act::Start(SessionStart::default())) }).await.unwrap();
+        let mut responses = client.open_catalog_session(ReceiverStream::new(receiver)).await.unwrap().into_inner();
+        responses.message().await.unwrap().unwrap();
+        sessions.push((requests, responses));
+    }
+    let Err(status) = Reader::start(&mut client, 1).await else { panic!("a reader too many") };
+    assert_eq!(reason_of(&status), Some(Reason::StreamLimit), "{status}");
+
+    // One asks and asks and reads nothing: its answers fill its own stream, and nobody else's.
+    let mute = sessions.pop().unwrap();
+    while mute.0.try_send(OpenCatalogSessionRequest { kind: Some(Act::Snapshot(SessionSnapshot {})) }).is_ok() {}
+    for stop in [middle, last] {
+        primary.open_gate(lsn(stop));
+        let ours = snapshot(&mut client, lsn(stop)).await;
+        assert_eq!((ours.xmin, ours.xmax), (number(stop, "xmin"), number(stop, "xmax")));
+        for (requests, responses) in &mut sessions {
+            let taken = act(requests, responses, Act::Snapshot(SessionSnapshot {})).await;
+            assert_eq!((Lsn(taken.replay_lsn), taken.snapshots), (lsn(stop), 1));
+        }
+    }
+    // What is held stands still: what ran at the first stop runs for every reader, and what has ended since, too.
+    let valid = first["valid"].as_array().unwrap().iter().map(|xid| u32::try_from(xid.as_u64().unwrap()).unwrap());
+    let xids: Vec<u32> = valid.filter(|&xid| xid < number(first, "xmax")).chain([number(first, "xmax")]).collect();
+    for reader in &mut readers {
+        let check = CheckVisibility { xids: xids.clone() };
+        reader.requests.send(HoldSnapshotRequest { kind: Some(Hold::Check(check)) }).await.unwrap();
+        let Some(Held::Visibility(answer)) = reader.answer().await.unwrap() else { panic!("no answer") };
+        assert_eq!(answer.running, vec![true; xids.len()], "{xids:?}");
+    }
+    drop((readers, sessions, mute));
+    while Reader::start(&mut client, 1).await.is_err() {
+        tokio::task::yield_now().await;
+    }
+    node.shutdown().await.unwrap();
+}
+
 /// Sends what a session does and gives the answer.
 async fn act(
     requests: &mpsc::Sender<OpenCatalogSessionRequest>,

@@ -6,9 +6,10 @@ pub mod scripted_primary;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pg_types::{Lsn, WalIdentity};
+use pg_types::{Lsn, RecordBody, WalIdentity, Xid};
 use pg_wal::dir::WalDir;
 use pg_wal::reader::WalReader;
+use pg_wal::writer::{WalWriter, WriterConfig};
 use service_kit::telemetry::Export;
 use service_kit::{Drain, SystemClock};
 use standby_node::{Config, Progress, StandbyNode};
@@ -42,7 +43,23 @@ impl Wal {
         let dir = tempfile::tempdir().unwrap();
         let plain = zstd::Decoder::new(std::fs::File::open(archive).unwrap()).unwrap();
         tar::Archive::new(plain).unpack(dir.path()).unwrap();
-        let wal = WalDir::open(dir.path(), None).unwrap();
+        Self::read(dir.path())
+    }
+
+    /// WAL with these records, each with its xid.
+    pub fn written(records: &[(u32, RecordBody)]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = WalWriter::create(dir.path(), WriterConfig::new(1)).unwrap();
+        for (xid, body) in records {
+            writer.append(Xid(*xid), Xid::INVALID, 0, body).unwrap();
+        }
+        writer.finish().unwrap();
+        Self::read(dir.path())
+    }
+
+    /// Reads the WAL in a directory.
+    fn read(dir: &Path) -> Self {
+        let wal = WalDir::open(dir, None).unwrap();
         let mut reader = WalReader::open(&wal, None).unwrap();
         let identity = reader.identity();
         let mut records = Vec::new();
