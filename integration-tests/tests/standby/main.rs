@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 mod connection_storm;
+mod feedback;
 mod overflowed_start;
 mod played;
 mod prepared;

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pg_types::{Lsn, PgVersion, RecordBody, WalRecord};
+use pg_types::{Lsn, PgVersion, RecordBody, WalRecord, Xid};
 use pg_wal::profile::WalProfile;
 use pg_wal::record::RawRecord as WalBytes;
 use service_kit::{Clock, error_text};
@@ -321,17 +321,30 @@ impl Replay {
         }
     }
 
-    /// Nothing is to be replayed: the array may be compressed.
+    /// Nothing is to be replayed: the array may be compressed, and readers may have left.
     fn idle(&mut self) {
-        let now_ms = self.now_ms();
-        if !self.checked.config.idle_compression || self.search.is_some() {
-            return;
-        }
-        let Some(writer) = &mut self.writer else { return };
-        writer.idle(now_ms);
-        if self.count_compressions() {
+        let compressed = self.compress_idle();
+        // Readers come and leave without records, too: what they needed must not be held for ever.
+        if compressed || self.feedback_xmin() != self.progress.feedback_xmin {
             self.publish();
         }
+    }
+
+    /// Compresses the array if the settings want that; true if it was.
+    fn compress_idle(&mut self) -> bool {
+        let now_ms = self.now_ms();
+        if !self.checked.config.idle_compression || self.search.is_some() {
+            return false;
+        }
+        let Some(writer) = &mut self.writer else { return false };
+        writer.idle(now_ms);
+        self.count_compressions()
+    }
+
+    /// Oldest xid that the primary shall keep rows for; invalid if it shall not know one.
+    fn feedback_xmin(&self) -> Xid {
+        let begun = self.writer.as_ref().filter(|_| self.checked.config.hot_standby_feedback && self.search.is_none());
+        begun.map_or(Xid::INVALID, |writer| writer.hot_standby_feedback().xmin.xid())
     }
 
     /// Adds the compressions of the last record or idle call; true if there were any.
@@ -362,10 +375,8 @@ impl Replay {
             self.progress.array_tail = state.known_assigned.tail;
             self.progress.array_live = state.known_assigned.live;
             self.progress.work = writer.work();
-            if self.checked.config.hot_standby_feedback && begun {
-                self.progress.feedback_xmin = writer.hot_standby_feedback().xmin.xid();
-            }
         }
+        self.progress.feedback_xmin = self.feedback_xmin();
         self.outputs.progress.send_replace(self.progress.clone());
     }
 
