@@ -1,6 +1,7 @@
 //! What a snapshot costs against span, live share and readers, by profile; drawn as a plot. `cargo bench -p standby-core --bench sweep`
 //!
-//! Prints a line a point: what was varied, its value, the profile, slots visited, nanoseconds of CPU a snapshot. With
+//! Prints a line a point: what was varied, its value, the profile, slots visited, nanoseconds a snapshot by the clock, so that more readers
+//! than cores wait for each other. With
 //! `-- --plot FILE.svg` it draws them, three panels side by side. Each profile replays the same history through its own writer: so many
 //! transactions begin, all but every k-th end in random order, and its own rule compresses what it compresses.
 
