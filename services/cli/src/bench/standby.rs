@@ -20,6 +20,7 @@ use tonic::transport::{Channel, Endpoint};
 use walstorm_proto::standby::v1::standby_service_client::StandbyServiceClient;
 use walstorm_proto::standby::v1::{CatalogSnapshotRule, GetRecoveryStateRequest, GetRecoveryStateResponse};
 
+use crate::notes::note;
 use crate::run::ladder::{Ladder, Side};
 use crate::run::paint::Paint;
 use crate::run::source::{self, SourceKind};
@@ -39,6 +40,9 @@ const FAILED: u8 = 3;
 
 /// Sessions at most.
 const SESSIONS_MAX: i64 = 10_000;
+
+/// Shortest measurement.
+const DURATION_MIN: Duration = Duration::from_millis(100);
 
 /// Time between two looks at the standby's array.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -187,6 +191,9 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     for profile in &args.profiles {
         profile.parse::<StandbyProfile>()?;
     }
+    if args.duration < DURATION_MIN {
+        bail!("--duration {:?} is too short to measure anything: give {DURATION_MIN:?} or more, as 10s", args.duration);
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let rows = runtime.block_on(run(args));
     runtime.shutdown_background();
@@ -316,6 +323,9 @@ async fn measure(args: &Args, endpoint: &str, profile: String, rule: Rule) -> an
     let measured = begun.elapsed();
     let after = recovery_state(&mut client).await?;
     let tally = sessions.finish().await?;
+    if !after.not_serving.is_empty() {
+        note(&mut std::io::stderr(), format_args!("the standby is not to be used: {}", after.not_serving));
+    }
     let profile = if profile.is_empty() { after.profile.clone() } else { profile };
     Ok(Row { profile, rule, tally, measured, standby: Meanwhile { span_max, live_max, ..meanwhile(&before, &after) } })
 }

@@ -124,6 +124,7 @@ fn what_cannot_be_is_refused_with_a_remedy() {
         (&["--set", "nothing=1"], "no scenario that is played has this parameter"),
         (&["overflowed-start", "--sessions", "5000"], "max_connections"),
         (&["--sessions", "0"], "0 is not in 1..=10000"),
+        (&["--rate", "0"], "0 is not in 1.."),
         (&["--rules", "sometimes"], "kept-at-connect"),
     ] {
         let out = bench(args);
@@ -131,4 +132,7 @@ fn what_cannot_be_is_refused_with_a_remedy() {
         assert!(!out.status.success() && error.contains(says), "{args:?}: {error}");
         assert!(!error.contains("panicked"), "{error}");
     }
+    let folder = tempfile::tempdir().unwrap();
+    let out = program(folder.path(), &["bench", "standby", "--duration", "0s"]);
+    assert!(!out.status.success() && String::from_utf8_lossy(&out.stderr).contains("too short"), "{out:?}");
 }
