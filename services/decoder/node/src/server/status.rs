@@ -21,6 +21,11 @@ pub(super) fn not_ready(why: &str) -> Status {
     failure(Reason::NotReady, why).retry_after(RETRY_AFTER).into_status()
 }
 
+/// The decoder has halted before it served anything. `error` says why, and what would help.
+pub(super) fn halted(error: &str) -> Status {
+    failure(Reason::NotReady, format!("the decoder has halted: {error}")).retry_after(RETRY_AFTER_HALT).into_status()
+}
+
 /// A stream cannot be opened.
 pub(super) fn open(error: &OpenError) -> Status {
     let text = error.to_string();

@@ -85,7 +85,13 @@ async fn stream(shared: &Shared, mut requests: Streaming<pb::SubscribeRequest>, 
         },
     };
     let serving = shared.serving.borrow().clone();
-    let serving = serving.ok_or_else(|| status::not_ready("the decoder has not reached its primary yet"))?;
+    let serving = serving.ok_or_else(|| {
+        let state = shared.state.borrow();
+        match state.halted {
+            true => status::halted(&state.last_error),
+            false => status::not_ready("the decoder has not reached its primary yet"),
+        }
+    })?;
     let (mut stream, started) = Stream::open(shared, serving, start).await?;
     if responses.send(Ok(response(ResponseKind::Started(started)))).await.is_err() {
         return Ok(());

@@ -133,6 +133,9 @@ async fn damaged_positions_halt_the_node_and_without_them_subscribers_name_where
         let error = error_with(&mut client, path.to_str().unwrap()).await;
         assert!(error.contains("is damaged") && error.contains("restore it, or delete it"), "{error}");
         assert!(!is_serving(program.addr).await);
+        let mut subscription = Subscription::open(connect(program.addr).await, named()).await;
+        let refused = subscription.next().await.unwrap_err();
+        assert!(refused.message().contains("halted") && refused.message().contains(&error), "{refused}");
     }
     // Restored, it is as before; deleted, everything that is kept comes again.
     for (restored, expected) in [(true, &items[items.len()..]), (false, &items[..])] {
