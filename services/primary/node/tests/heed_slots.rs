@@ -13,25 +13,7 @@ use walstorm_proto::primary::v1 as pb;
 use crate::support::{Kind, Node, Stream, from_slot, millis, raw_records, records, segments};
 
 /// Rows are deleted one at a time, and vacuumed after each; a barrier comes every other time.
-const SCENARIO: &str = r#"
-name = "held"
-story = "A standby's readers hold back VACUUM on the primary."
-seed = 3
-
-[server]
-barrier_every = "1s"
-
-[[tables]]
-name = "t"
-columns = ["id int"]
-rows = 100
-
-[[actors]]
-name = "deleter"
-transactions = 60
-every = "500ms"
-steps = [{ delete = { table = "t" } }, { commit = {} }, { vacuum = { table = "t" } }]
-"#;
+const SCENARIO: &str = include_str!("held.toml");
 
 /// A primary that waits for its slot, in lock-step unless `heed` says otherwise.
 fn config(data: &Path, heed: Option<bool>) -> PrimaryConfig {

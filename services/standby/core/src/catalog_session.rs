@@ -24,6 +24,8 @@
 //! **Differences from PostgreSQL.** Locks are not held: each scan takes one and accepts messages. The caches hold no rows but the
 //! position that an entry was read at. The queue's two locks are one mutex, which no snapshot ever takes.
 
+pub mod startup;
+
 use std::collections::BTreeMap;
 use std::sync::MutexGuard;
 
@@ -302,6 +304,5 @@ fn take(
     Ok(taken)
 }
 
-pub mod startup;
 #[cfg(test)]
 mod tests;
