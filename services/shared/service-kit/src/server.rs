@@ -31,6 +31,13 @@ use cut_io::CutIo;
 /// (`max_decoding_message_size`, `max_encoding_message_size`); batches are built to stay below 1 MiB.
 pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
+/// Bytes of requests that may wait on one stream. Less than on its connection, so that a client which reads none of a stream's answers
+/// and goes on asking, so that nobody reads its questions, does not keep the connection's other streams from theirs. Requests are small.
+const STREAM_WINDOW: u32 = 64 << 10;
+
+/// The same on all streams of a connection together.
+const CONNECTION_WINDOW: u32 = 4 << 20;
+
 /// How long streams may take to send their last status once the grace is over.
 const STATUS_TIME: Duration = Duration::from_millis(300);
 
@@ -252,6 +259,8 @@ pub async fn serve<L: Listener>(
         .http2_keepalive_interval(Some(config.keepalive_interval))
         .http2_keepalive_timeout(Some(config.keepalive_timeout))
         .max_concurrent_streams(config.max_concurrent_streams)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
         .add_routes(routes.prepare());
     let mut serving = tokio::spawn(router.serve_with_incoming_shutdown(incoming, graceful.clone().cancelled_owned()));
     tracing::info!(%addr, "serving");

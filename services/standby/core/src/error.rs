@@ -43,7 +43,9 @@ pub enum RecoveryError {
         replay_lsn: Lsn,
     },
     /// A record whose fields contradict what it is.
-    #[error("record {lsn}: {what}: the WAL is damaged there")]
+    #[error(
+        "record {lsn}: {what}: the WAL is damaged there; bring it anew from the primary or its archive, or begin behind it"
+    )]
     MalformedRecord {
         /// The record.
         lsn: Lsn,

@@ -143,7 +143,7 @@ async fn lists_and_xids_that_cannot_be_halt_replay_at_their_record() {
         ((0, list(104, 100, 99, &[])), "was seen before"),
         ((0, list(110, 111, 99, &[])), "is not before its next id"),
         ((0, list(110, 102, 99, &[101])), "not between the oldest and the next"),
-        (commit(1 << 20), "raise max_connections or max_prepared_transactions"),
+        (commit(1 << 20), "too many KnownAssignedXids"),
     ] {
         let wal = Wal::written(&[(0, list(100, 100, 99, &[])), commit(104), bad, commit(105)]);
         // The writer begins its log with records of its own.
@@ -152,6 +152,8 @@ async fn lists_and_xids_that_cannot_be_halt_replay_at_their_record() {
         let primary = ScriptedPrimary::start(wal, end).await;
         let node = start(config(&primary)).await;
         let halt = assert_halted(&node, says).await;
+        let remedies = ["bring it anew", "raise max_connections or max_prepared_transactions"];
+        assert!(remedies.iter().any(|remedy| halt.to_string().contains(remedy)), "{halt}");
         assert!(
             matches!(halt, Halt::Record { lsn, .. } if lsn == at) && halt.to_string().contains(&at.to_string()),
             "{halt:?}"

@@ -187,7 +187,7 @@ struct Reader {
 impl Reader {
     /// Starts in `database`; gives the xmin, too.
     async fn start(client: &mut StandbyServiceClient<Channel>, database: u32) -> Result<(Self, u32), Status> {
-        let (requests, receiver) = mpsc::channel(4);
+        let (requests, receiver) = mpsc::channel(MUTE_QUESTIONS);
         let start = HoldStart { snapshot: Some(TakeSnapshotRequest::default()), database };
         requests.send(HoldSnapshotRequest { kind: Some(Hold::Start(start)) }).await.unwrap();
         let responses = client.hold_snapshot(ReceiverStream::new(receiver)).await?.into_inner();
@@ -293,6 +293,9 @@ async fn readers_and_sessions_are_as_many_as_the_settings_have_room_for() {
     assert_eq!(reason_of(&no_start.message().await.unwrap_err()), Some(Reason::RequestInvalid));
 }
 
+/// Questions of 10,000 xids of a reader that reads no answers: 4 MB.
+const MUTE_QUESTIONS: usize = 400;
+
 /// Readers that hold snapshots, and as many sessions.
 const EACH: usize = 500;
 
@@ -324,9 +327,12 @@ async fn a_thousand_sessions_on_one_connection_are_served_while_replay_goes_on()
     let Err(status) = Reader::start(&mut client, 1).await else { panic!("a reader too many") };
     assert_eq!(reason_of(&status), Some(Reason::StreamLimit), "{status}");
 
-    // One asks and asks and reads nothing: its answers fill its own stream, and nobody else's.
-    let mute = sessions.pop().unwrap();
-    while mute.0.try_send(OpenCatalogSessionRequest { kind: Some(Act::Snapshot(SessionSnapshot {})) }).is_ok() {}
+    // One asks and asks and reads nothing: what it is answered, a byte a xid, is more than HTTP/2 lets wait for it, 2 MiB, and a bit.
+    let mut mute = readers.pop().unwrap();
+    let asked = HoldSnapshotRequest { kind: Some(Hold::Check(CheckVisibility { xids: vec![1; 10_000] })) };
+    for _ in 0..MUTE_QUESTIONS {
+        mute.requests.try_send(asked.clone()).unwrap();
+    }
     for stop in [middle, last] {
         primary.open_gate(lsn(stop));
         let ours = snapshot(&mut client, lsn(stop)).await;
@@ -344,6 +350,10 @@ async fn a_thousand_sessions_on_one_connection_are_served_while_replay_goes_on()
         reader.requests.send(HoldSnapshotRequest { kind: Some(Hold::Check(check)) }).await.unwrap();
         let Some(Held::Visibility(answer)) = reader.answer().await.unwrap() else { panic!("no answer") };
         assert_eq!(answer.running, vec![true; xids.len()], "{xids:?}");
+    }
+    // It finds all its answers when it reads at last.
+    for _ in 0..MUTE_QUESTIONS {
+        assert!(matches!(mute.answer().await, Ok(Some(Held::Visibility(answer))) if answer.running.len() == 10_000));
     }
     drop((readers, sessions, mute));
     while Reader::start(&mut client, 1).await.is_err() {
