@@ -81,6 +81,10 @@ pub fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> anyhow::R
     if let Some(path) = args.flamegraph.as_ref().filter(|path| path.exists()) {
         anyhow::bail!("--flamegraph: {} is there already: remove it, or name another file", path.display());
     }
+    let folder = args.flamegraph.as_ref().and_then(|path| path.parent()).filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+        anyhow::bail!("--flamegraph: {} is no folder: make it, or name a file elsewhere", folder.display());
+    }
     let log = if Path::new(&args.source).is_dir() { None } else { ScenarioLog::of(&args.source, args.seed)? };
     if log.is_none() && args.seed.is_some() {
         anyhow::bail!("--seed is for scenarios, but {} is WAL: leave it out", args.source);

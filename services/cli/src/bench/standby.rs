@@ -16,11 +16,12 @@ use primary_core::Overrides;
 use primary_node::config::{ClockMode, SourceConfig};
 use standby_core::StandbyProfile;
 use standby_node::config::SizeSettings;
+use tokio::signal::unix::{SignalKind, signal};
 use tonic::transport::{Channel, Endpoint};
 use walstorm_proto::standby::v1::standby_service_client::StandbyServiceClient;
 use walstorm_proto::standby::v1::{CatalogSnapshotRule, GetRecoveryStateRequest, GetRecoveryStateResponse};
 
-use crate::notes::note;
+use crate::notes::{Stdout, note};
 use crate::run::ladder::{Ladder, Side};
 use crate::run::paint::Paint;
 use crate::run::source::{self, SourceKind};
@@ -195,18 +196,35 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("--duration {:?} is too short to measure anything: give {DURATION_MIN:?} or more, as 10s", args.duration);
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let rows = runtime.block_on(run(args));
+    let rows = runtime.block_on(async {
+        tokio::select! {
+            rows = run(args) => rows,
+            // What runs is dropped, so the nodes' folder goes, too.
+            signal = ended() => Err(signal),
+        }
+    });
     runtime.shutdown_background();
     let (source, rows) = rows?;
     let shown =
         if args.json { show::json(args, &source, &rows)? } else { show::text(args, &source, &rows, Paint::for_stdout()) };
-    match std::io::stdout().lock().write_all(shown.as_bytes()) {
-        // Whoever reads wants no more.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
-        written => written.context("write to standard output")?,
-    }
+    let mut stdout = Stdout::new();
+    stdout.write_all(shown.as_bytes()).and_then(|()| stdout.flush())?;
     let failed = rows.iter().any(|row| row.tally.counts.failed > 0);
     Ok(if failed { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
+}
+
+/// Waits for SIGINT or SIGTERM; gives it as the reason to end.
+async fn ended() -> anyhow::Error {
+    let terminated = async {
+        match signal(SignalKind::terminate()) {
+            Ok(mut signals) => drop(signals.recv().await),
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => anyhow::anyhow!("interrupted: the runs that were complete are not shown"),
+        () = terminated => anyhow::anyhow!("terminated: the runs that were complete are not shown"),
+    }
 }
 
 /// All runs, and the source's name.

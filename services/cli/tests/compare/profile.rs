@@ -95,6 +95,7 @@ fn what_cannot_be_shown_is_refused() {
     let path = there.path().to_str().unwrap();
     assert!(error(&["--flamegraph", path, "catalog-churn"]).contains("is there already"));
     assert_eq!(std::fs::read(path).unwrap(), b"", "and is left as it was");
+    assert!(error(&["--flamegraph", "no/folder/x.svg", "catalog-churn"]).contains("no/folder is no folder"));
     assert!(error(&["--profile", "pg13,pg14", "--flamegraph", "x.svg", "catalog-churn"]).contains("one profile"));
     assert!(error(&["--seed", "1", env!("CARGO_MANIFEST_DIR")]).contains("--seed is for scenarios"));
     assert!(error(&["--profile", "pg19", "x"]).contains("'pg19' is not known"));

@@ -1,6 +1,6 @@
 //! Plays a scenario: step after step into the log, on one of three clocks, published in groups once flushed.
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use pg_types::WalIdentity;
 use primary_core::{Clock as _, Engine, PrimaryError, RunSummary, Step, rng};
@@ -19,6 +19,8 @@ use crate::wal_log::WalLog;
 const NAP: Duration = Duration::from_millis(50);
 /// Sleep between two looks at which slots there are.
 const SLOTS_NAP: Duration = Duration::from_millis(2);
+/// A wait for what slots have applied that takes so long is told.
+const SLOTS_LATE: Duration = Duration::from_secs(10);
 /// Steps between two looks at the clock and at whether the node stops.
 const STEPS_PER_LOOK: u32 = 64;
 
@@ -392,7 +394,15 @@ impl Player {
         let table = || stage.slots.table();
         let applied =
             |name: &String| table().get(name).is_ok_and(|slot| slot.has_applied(end) || slot.state.invalidated.is_some());
-        while !self.config.wait_for_slots.iter().all(applied) && !stage.drain.is_draining() && !conductor.is_hurried() {
+        let (begun, mut said) = (Instant::now(), false);
+        while let Some(slot) = self.config.wait_for_slots.iter().find(|name| !applied(name)) {
+            if stage.drain.is_draining() || conductor.is_hurried() {
+                return;
+            }
+            if !said && begun.elapsed() >= SLOTS_LATE {
+                tracing::warn!(slot, %end, "the run waits until this slot has applied all: is its consumer there, or does a reader hold its replay?");
+                said = true;
+            }
             std::thread::sleep(SLOTS_NAP);
         }
     }
