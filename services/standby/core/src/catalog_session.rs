@@ -27,7 +27,6 @@
 pub mod startup;
 
 use std::collections::BTreeMap;
-use std::sync::MutexGuard;
 
 use pg_types::sinvaladt::{Got, MAXINVALMSGS, QueueReader};
 use pg_types::{
@@ -37,6 +36,7 @@ pub use pg_types::{CatalogSnapshotRule, DropReason};
 
 use crate::error::RecoveryError;
 use crate::snapshot::{RecoveryReader, TakenSnapshot};
+use crate::sync::MutexGuard;
 
 /// Cache entries of a session at most; beyond, it drops all.
 pub const SESSION_ENTRIES_MAX: usize = 65_536;

@@ -11,20 +11,22 @@
 //!
 //! | operation (R held) | cost |
 //! |---|---|
-//! | hold, give back, lock | O(log R), and a snapshot |
+//! | hold | O(log R); then a snapshot, which nobody waits for |
+//! | give back, lock | O(log R) |
 //! | victims of a record | O(R) |
 //! | feedback | O(R) |
 //!
-//! **Differences from PostgreSQL.** One mutex instead of ProcArrayLock and the lock manager, which no plain snapshot ever takes. A
-//! lock that is not to be had is refused, not waited for.
+//! **Differences from PostgreSQL.** One mutex instead of ProcArrayLock and the lock manager, which no plain snapshot ever takes; a
+//! reader holds it to say which xmin it has, before it walks. A lock that is not to be had is refused, not waited for.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use pg_types::{Oid, RecordBody, Xid};
 
 use crate::error::RecoveryError;
 use crate::slru::SlruCounts;
-use crate::snapshot::{RecoveryReader, TakenSnapshot};
+use crate::snapshot::{RecoveryReader, ReplayedState, TakenSnapshot};
 use crate::subtrans::{Subtrans, page_of};
 use crate::visibility::xid_in_mvcc_snapshot;
 
@@ -112,7 +114,7 @@ impl HeldSnapshots {
     }
 
     /// `CancelVirtualTransaction`.
-    pub(crate) fn cancel(&mut self, victims: &[u64], kind: ConflictKind) {
+    fn cancel(&mut self, victims: &[u64], kind: ConflictKind) {
         for id in victims {
             if let Some(held) = self.held.get_mut(id) {
                 held.cancelled = Some(kind);
@@ -121,9 +123,17 @@ impl HeldSnapshots {
         }
     }
 
-    /// Replay locks a relation.
-    pub(crate) fn lock_exclusively(&mut self, relation: (Oid, Oid)) {
+    /// Replay locks a relation. Whoever has locked it since replay looked for victims is one, too (H1); gives how many.
+    pub(crate) fn lock_exclusively(&mut self, relation: (Oid, Oid)) -> usize {
         *self.exclusive.entry(relation).or_default() += 1;
+        self.cancel_conflicting(&Conflict::Lock { relations: vec![relation] })
+    }
+
+    /// Cancels who is in the way; gives how many.
+    pub(crate) fn cancel_conflicting(&mut self, conflict: &Conflict) -> usize {
+        let victims = self.victims(conflict);
+        self.cancel(&victims, conflict.kind());
+        victims.len()
     }
 
     /// Replay gives a lock back.
@@ -166,24 +176,32 @@ pub struct Visibility {
 }
 
 impl RecoveryReader {
-    /// Takes a snapshot and holds it, for a query in `database`.
+    /// Takes a snapshot and holds it, for a query in `database`. Its xmin is known to replay before the walk begins, and the state
+    /// that is walked never changes, so the walk makes nobody wait.
     ///
     /// # Errors
     /// [`RecoveryError::NotReady`]; [`RecoveryError::TooManySessions`] if as many are held as the settings have room for.
     pub fn hold_snapshot(&self, database: Oid) -> Result<HeldSnapshot, RecoveryError> {
+        let (id, state) = self.register(database)?;
+        let taken = state.snapshot_when_ready(self.shared.scan);
+        Ok(HeldSnapshot { reader: self.clone(), id, taken, subtrans: state.subtrans.clone() })
+    }
+
+    /// Tells replay of a snapshot in `database` of the state that is current: its number, and that state.
+    fn register(&self, database: Oid) -> Result<(u64, Arc<ReplayedState>), RecoveryError> {
         let mut readers = self.shared.held();
         let max = self.shared.max_sessions;
         if readers.held.len() >= max as usize {
             return Err(RecoveryError::TooManySessions { max });
         }
+        // H1, H2: picked up under the lock, so it has all that was replayed before a conflict that did not find this reader.
         let state = self.state();
-        let taken = state.snapshot(self.shared.scan)?;
+        state.ready()?;
         let id = readers.opened;
         readers.opened += 1;
-        let held = Held { xmin: taken.snapshot.xmin, database, locks: BTreeSet::new(), cancelled: None };
+        let held = Held { xmin: state.xmin(), database, locks: BTreeSet::new(), cancelled: None };
         readers.held.insert(id, held);
-        drop(readers);
-        Ok(HeldSnapshot { reader: self.clone(), id, taken, subtrans: state.subtrans.clone() })
+        Ok((id, state))
     }
 }
 
@@ -222,14 +240,14 @@ impl HeldSnapshot {
     /// Which of `xids` run for the snapshot (`XidInMVCCSnapshot`); false says nothing about how they ended.
     #[must_use]
     pub fn visibility(&self, xids: impl IntoIterator<Item = Xid>) -> Visibility {
-        let newest = page_of(self.reader.state().latest_observed_xid);
-        let mut buffers = self.reader.shared.subtrans_buffers();
-        buffers.set_latest(newest);
-        let before = buffers.counts();
+        let shared = &self.reader.shared;
+        shared.subtrans_buffers().set_latest(page_of(self.reader.state().latest_observed_xid));
+        let mut lookups = SlruCounts::default();
+        // The buffers are locked for one page at a time, so that a long question does not make others wait.
+        let mut read = |page| lookups.count(shared.subtrans_buffers().read(page));
         let snapshot = &self.taken.snapshot;
-        let running = xids.into_iter().map(|xid| xid_in_mvcc_snapshot(xid, snapshot, &self.subtrans, &mut buffers)).collect();
-        let SlruCounts { hits, misses } = buffers.counts();
-        Visibility { running, lookups: SlruCounts { hits: hits - before.hits, misses: misses - before.misses } }
+        let running = xids.into_iter().map(|xid| xid_in_mvcc_snapshot(xid, snapshot, &self.subtrans, &mut read)).collect();
+        Visibility { running, lookups }
     }
 }
 

@@ -47,6 +47,11 @@ pub struct SlruCounts {
 }
 
 impl SlruCounts {
+    /// Counts a read, a hit or a miss.
+    pub fn count(&mut self, hit: bool) {
+        *if hit { &mut self.hits } else { &mut self.misses } += 1;
+    }
+
     /// Lookups, all of them.
     #[must_use]
     pub fn lookups(self) -> u64 {
@@ -117,6 +122,13 @@ impl SlruBuffers {
 
     /// `SimpleLruReadPage_ReadOnly`: counts a hit, or replaces a page. True if it was a hit.
     pub fn read(&mut self, page: u32) -> bool {
+        let hit = self.find_or_replace(page);
+        self.counts.count(hit);
+        hit
+    }
+
+    /// Whether a buffer has the page; if not, one has it now.
+    fn find_or_replace(&mut self, page: u32) -> bool {
         let banks = self.banks.len();
         let bank = &mut self.banks[page as usize % banks];
         if let Some(buffer) = bank.buffers.iter_mut().find(|buffer| buffer.page == page) {
@@ -124,10 +136,8 @@ impl SlruBuffers {
                 bank.count += 1;
                 buffer.used = bank.count;
             }
-            self.counts.hits += 1;
             return true;
         }
-        self.counts.misses += 1;
         bank.count += 1;
         let new = Buffer { page, used: bank.count };
         if bank.buffers.len() < self.bank_size {

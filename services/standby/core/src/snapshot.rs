@@ -7,7 +7,7 @@
 //! In recovery `xmax` is one past the newest completed transaction, `xmin` the oldest running one (or `xmax`), and all running
 //! ids below `xmax`, top-level and subtransactions alike, go into one list.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use pg_types::{FullXid, Lsn, SharedInvalQueue, Snapshot, Xid};
 
@@ -18,7 +18,7 @@ use crate::known_assigned_xids::view::KnownAssignedView;
 use crate::recovery::StandbyState;
 use crate::slru::{SlruBuffers, SlruCounts};
 use crate::subtrans::Subtrans;
-use crate::sync::Published;
+use crate::sync::{Mutex, MutexGuard, Published};
 
 /// What replay publishes after a record. Never changes.
 #[derive(Clone, Debug)]
@@ -65,16 +65,37 @@ impl ReplayedState {
     /// # Errors
     /// [`RecoveryError::NotReady`] before all running transactions are known.
     pub fn snapshot(&self, scan: ScanStrategy) -> Result<TakenSnapshot, RecoveryError> {
-        if self.standby_state != StandbyState::SnapshotReady {
-            return Err(RecoveryError::NotReady { replay_lsn: self.replay_lsn, state: self.standby_state });
+        self.ready()?;
+        Ok(self.snapshot_when_ready(scan))
+    }
+
+    /// That all running transactions are known.
+    pub(crate) fn ready(&self) -> Result<(), RecoveryError> {
+        match self.standby_state {
+            StandbyState::SnapshotReady => Ok(()),
+            state => Err(RecoveryError::NotReady { replay_lsn: self.replay_lsn, state }),
         }
-        let xmax = self.latest_completed_xid.next();
+    }
+
+    /// The snapshot of a state that is [`ready`](Self::ready).
+    pub(crate) fn snapshot_when_ready(&self, scan: ScanStrategy) -> TakenSnapshot {
+        let (xmin, xmax) = (self.xmin(), self.xmax());
         let mut xip = Vec::with_capacity(self.known_assigned.live as usize);
         let slots = self.known_assigned.live_below(xmax, scan, &mut xip);
-        let xmin = xip.first().copied().unwrap_or(xmax);
         let suboverflowed = xmin.precedes_or_equals(self.last_overflowed_xid);
         let snapshot = Snapshot { replay_lsn: self.replay_lsn, xmin, xmax, xip, suboverflowed };
-        Ok(TakenSnapshot { snapshot, slots, reused: false, xact_completion_count: self.xact_completion_count })
+        TakenSnapshot { snapshot, slots, reused: false, xact_completion_count: self.xact_completion_count }
+    }
+
+    /// `xmin` of this state's snapshot, known without a walk: the tail runs.
+    pub(crate) fn xmin(&self) -> Xid {
+        let xmax = self.xmax();
+        self.known_assigned.oldest().filter(|oldest| oldest.precedes(xmax)).unwrap_or(xmax)
+    }
+
+    /// `xmax` of this state's snapshot.
+    fn xmax(&self) -> Xid {
+        self.latest_completed_xid.next()
     }
 }
 

@@ -1,4 +1,4 @@
-//! The atomics and the publication cell, from `std` and `arc-swap` or, to be model-checked, from `loom`.
+//! The atomics, the mutex and the publication cell, from `std` and `arc-swap` or, to be model-checked, from `loom`.
 //!
 //! `cfg(loom)` exchanges only what threads share. There the cell keeps all values and an atomic number that says which is the last:
 //! stored with release, read with acquire order, so a reader may get an older value, as long as what it gets comes with every
@@ -6,8 +6,12 @@
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+#[cfg(loom)]
+pub(crate) use loom::sync::{Mutex, MutexGuard};
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+#[cfg(not(loom))]
+pub(crate) use std::sync::{Mutex, MutexGuard};
 
 use std::sync::Arc;
 

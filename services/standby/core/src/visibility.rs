@@ -5,13 +5,12 @@
 
 use pg_types::{Snapshot, Xid};
 
-use crate::slru::SlruBuffers;
 use crate::subtrans::{Subtrans, page_of};
 
 /// `XidInMVCCSnapshot`: true if `xid` runs for the snapshot, which says nothing about how it ended if it does not. Lookups in
-/// `subtrans`, that of the snapshot's state or a later one, are counted in `buffers`.
+/// `subtrans`, that of the snapshot's state or a later one, are told to `read`, page by page.
 #[must_use]
-pub fn xid_in_mvcc_snapshot(xid: Xid, snapshot: &Snapshot, subtrans: &Subtrans, buffers: &mut SlruBuffers) -> bool {
+pub fn xid_in_mvcc_snapshot(xid: Xid, snapshot: &Snapshot, subtrans: &Subtrans, read: &mut impl FnMut(u32)) -> bool {
     if xid.precedes(snapshot.xmin) {
         return false;
     }
@@ -20,7 +19,7 @@ pub fn xid_in_mvcc_snapshot(xid: Xid, snapshot: &Snapshot, subtrans: &Subtrans, 
     }
     let mut xid = xid;
     if snapshot.suboverflowed {
-        xid = topmost_transaction(xid, snapshot.xmin, subtrans, buffers);
+        xid = topmost_transaction(xid, snapshot.xmin, subtrans, read);
         if xid.precedes(snapshot.xmin) {
             return false;
         }
@@ -31,14 +30,14 @@ pub fn xid_in_mvcc_snapshot(xid: Xid, snapshot: &Snapshot, subtrans: &Subtrans, 
 }
 
 /// `SubTransGetTopmostTransaction`: follows parents up to the first that has none or is older than `transaction_xmin`.
-fn topmost_transaction(xid: Xid, transaction_xmin: Xid, subtrans: &Subtrans, buffers: &mut SlruBuffers) -> Xid {
+fn topmost_transaction(xid: Xid, transaction_xmin: Xid, subtrans: &Subtrans, read: &mut impl FnMut(u32)) -> Xid {
     let (mut topmost, mut next) = (xid, xid);
     while next.is_valid() {
         topmost = next;
         if next.precedes(transaction_xmin) {
             break;
         }
-        buffers.read(page_of(next));
+        read(page_of(next));
         // T1: each step leads to an older xid, so this ends.
         next = subtrans.parent(next);
     }
@@ -50,11 +49,16 @@ mod tests {
     use pg_types::Lsn;
 
     use super::*;
-    use crate::slru::{SUBTRANS_BUFFERS, SlruCounts};
+    use crate::slru::{SUBTRANS_BUFFERS, SlruBuffers, SlruCounts};
 
     /// A snapshot in which 100 and 150 run, and the subtransactions of 150 that `k` others left no room for.
     fn snapshot(suboverflowed: bool) -> Snapshot {
         Snapshot { replay_lsn: Lsn(8), xmin: Xid(100), xmax: Xid(400_000), xip: vec![Xid(100), Xid(150)], suboverflowed }
+    }
+
+    /// Whether `xid` runs for it, with `buffers` to count in.
+    fn is_running(xid: Xid, suboverflowed: bool, subtrans: &Subtrans, buffers: &mut SlruBuffers) -> bool {
+        xid_in_mvcc_snapshot(xid, &snapshot(suboverflowed), subtrans, &mut |page| _ = buffers.read(page))
     }
 
     #[test]
@@ -73,7 +77,7 @@ mod tests {
             (162, true, false, 1),
         ] {
             let before = buffers.counts().lookups();
-            assert_eq!(xid_in_mvcc_snapshot(Xid(xid), &snapshot(overflowed), &subtrans, &mut buffers), runs, "{xid}");
+            assert_eq!(is_running(Xid(xid), overflowed, &subtrans, &mut buffers), runs, "{xid}");
             assert_eq!(buffers.counts().lookups() - before, lookups, "{xid}");
         }
     }
@@ -86,7 +90,7 @@ mod tests {
             let (subtrans, first) = (Subtrans::default(), 2048);
             for _ in 0..3 {
                 for xid in (first..first + xids).step_by(64) {
-                    assert!(!xid_in_mvcc_snapshot(Xid(xid), &snapshot(true), &subtrans, &mut buffers));
+                    assert!(!is_running(Xid(xid), true, &subtrans, &mut buffers));
                 }
             }
             let lookups = u64::from(3 * xids / 64);

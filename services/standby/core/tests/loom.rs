@@ -10,8 +10,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use loom::thread;
-use pg_types::record::{CheckpointRecord, CommitRecord, RecordBody, RunningXactsRecord};
-use pg_types::{FullXid, Lsn, WalRecord, Xid};
+use pg_types::record::{CheckpointRecord, CommitRecord, PruneRecord, RecordBody, RunningXactsRecord, StandbyLock};
+use pg_types::{FullXid, InvalidationMessage, Lsn, Oid, PgVersion, WalRecord, Xid};
+use standby_core::catalog_session::{CacheKey, CatalogSnapshotRule};
+use standby_core::held::{ConflictKind, HeldSnapshot};
 use standby_core::{RecoveryReader, RecoveryWriter, StandbyProfile, StandbySettings};
 
 /// The first xid of the models.
@@ -140,4 +142,75 @@ fn s5_segments_that_change_leave_older_views_alone() {
     // Segments of 4 xids: one is copied at the first commit, dropped at the second, and a new one comes.
     let records = vec![commit(2, 101, &[104]), commit(3, 103, &[100, 102, 105]), write(4, 109)];
     check("indexed", 105, records, &[1, 1]);
+}
+
+/// Checks one writer that replays `records` while another thread does `read`; `check` gets what came of it, when both are done.
+fn check_reader<T: 'static>(
+    records: Vec<WalRecord>,
+    read: impl Fn(RecoveryReader) -> T + Copy + Sync + Send + 'static,
+    check: impl Fn(T) + Sync + Send + 'static,
+) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(move || {
+        let mut writer = standby("indexed", 102);
+        let reader = writer.reader();
+        let thread = thread::spawn(move || read(reader));
+        for r in &records {
+            writer.apply(r).unwrap();
+        }
+        check(thread.join().unwrap());
+    });
+}
+
+#[test]
+fn h1_h2_a_snapshot_held_when_rows_go_does_not_see_them_or_is_cancelled() {
+    let rows = PruneRecord { conflict_horizon: Xid(FIRST), ..PruneRecord::default() };
+    let records = vec![commit(2, FIRST, &[]), record(3, 0, RecordBody::Prune(rows))];
+    check_reader(
+        records,
+        |reader| reader.hold_snapshot(Oid(5)).unwrap(),
+        |held: HeldSnapshot| {
+            let sees = held.taken().snapshot.xmin.precedes_or_equals(Xid(FIRST));
+            assert_eq!(held.cancelled(), sees.then_some(ConflictKind::Snapshot), "{:?}", held.taken());
+        },
+    );
+}
+
+#[test]
+fn h1_a_lock_is_refused_or_its_holder_is_cancelled() {
+    let relation = (Oid(5), Oid(16_384));
+    let lock = StandbyLock { xid: Xid(FIRST), db: relation.0, rel: relation.1 };
+    let records = vec![record(2, FIRST, RecordBody::StandbyLocks(vec![lock]))];
+    let read = move |reader: RecoveryReader| {
+        let held = reader.hold_snapshot(relation.0).unwrap();
+        let granted = held.lock(relation.0, relation.1).unwrap();
+        (held, granted)
+    };
+    check_reader(records, read, |(held, granted): (HeldSnapshot, bool)| {
+        assert_eq!(held.cancelled(), granted.then_some(ConflictKind::Lock));
+    });
+}
+
+#[test]
+fn c1_c2_what_a_session_caches_is_never_older_than_the_messages_it_has_read() {
+    let (cache_id, hash) = (0, 7);
+    let key = CacheKey::Catcache { cache_id, hash };
+    let message = InvalidationMessage::Catcache { cache_id, db: Oid(5), hash };
+    let change = CommitRecord { messages: vec![message], ..CommitRecord::default() };
+    let records = vec![record(2, 101, RecordBody::Commit(Box::new(change)))];
+    let changed = records[0].end_lsn;
+    let read = move |reader: RecoveryReader| {
+        let mut session = reader.open_session(PgVersion::V18, CatalogSnapshotRule::TODAY).unwrap();
+        session.connect(Oid(5));
+        session.lookup(key).unwrap();
+        let told = session.accept_invalidation_messages().messages > 0;
+        let (read_at, _) = session.lookup(key).unwrap();
+        assert!(!told || read_at >= changed, "read at {read_at}, told of {changed}");
+        session
+    };
+    check_reader(records, read, move |mut session| {
+        session.accept_invalidation_messages();
+        assert!(session.lookup(key).unwrap().0 >= changed, "in the end");
+    });
 }

@@ -122,16 +122,18 @@ impl RecoveryWriter {
     pub(super) fn cancel_conflicting(&mut self, record: &WalRecord) -> usize {
         let Some(conflict) = Conflict::of(&record.body) else { return 0 };
         self.conflicts.waiting = None;
-        let mut readers = self.shared.held();
-        let victims = readers.victims(&conflict);
-        readers.cancel(&victims, conflict.kind());
-        drop(readers);
-        let count = match conflict.kind() {
+        let cancelled = self.shared.held().cancel_conflicting(&conflict);
+        self.count_cancelled(conflict.kind(), cancelled);
+        cancelled
+    }
+
+    /// Adds to `pg_stat_database_conflicts`.
+    fn count_cancelled(&mut self, kind: ConflictKind, cancelled: usize) {
+        let count = match kind {
             ConflictKind::Snapshot => &mut self.conflicts.counts.snapshot,
             ConflictKind::Lock => &mut self.conflicts.counts.lock,
         };
-        *count += victims.len() as u64;
-        victims.len()
+        *count += cancelled as u64;
     }
 
     /// Readers cancelled so far.
@@ -173,7 +175,8 @@ impl RecoveryWriter {
             }
             held.push(relation);
             self.conflicts.held += 1;
-            self.shared.held().lock_exclusively(relation);
+            let cancelled = self.shared.held().lock_exclusively(relation);
+            self.count_cancelled(ConflictKind::Lock, cancelled);
         }
         Ok(())
     }

@@ -288,7 +288,7 @@ fn check_visibility(writer: &RecoveryWriter, truth: &BTreeMap<FullXid, Fate>, la
     let Ok(taken) = writer.reader().snapshot() else { return };
     let (state, mut buffers) = (writer.state(), SlruBuffers::new(SUBTRANS_BUFFERS, false));
     for (&id, &fate) in truth {
-        let runs = xid_in_mvcc_snapshot(id.xid(), &taken.snapshot, &state.subtrans, &mut buffers);
+        let runs = xid_in_mvcc_snapshot(id.xid(), &taken.snapshot, &state.subtrans, &mut |page| _ = buffers.read(page));
         let right = match fate {
             Fate::Running => runs || lacks_subxids,
             Fate::Committed => !runs,

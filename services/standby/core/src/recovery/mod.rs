@@ -33,7 +33,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use pg_types::record::CheckpointRecord;
 use pg_types::{FullXid, Lsn, WalRecord, Work, Xid};
@@ -46,7 +46,7 @@ use crate::profile::StandbyProfile;
 use crate::settings::{ArraySizes, StandbySettings};
 use crate::snapshot::{RecoveryReader, ReplayedState, Shared};
 use crate::subtrans::Subtrans;
-use crate::sync::Published;
+use crate::sync::{Mutex, Published};
 
 mod conflict;
 mod redo;

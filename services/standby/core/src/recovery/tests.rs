@@ -353,7 +353,11 @@ fn older_minors_that_become_ready_at_a_shutdown_take_subtransactions_of_prepared
         let taken = s.writer.reader().snapshot().unwrap();
         let mut buffers = SlruBuffers::new(SUBTRANS_BUFFERS, false);
         let state = s.writer.state();
-        assert_eq!(xid_in_mvcc_snapshot(Xid(101), &taken.snapshot, &state.subtrans, &mut buffers), runs, "{profile}");
+        assert_eq!(
+            xid_in_mvcc_snapshot(Xid(101), &taken.snapshot, &state.subtrans, &mut |page| _ = buffers.read(page)),
+            runs,
+            "{profile}"
+        );
     }
 }
 
@@ -361,7 +365,7 @@ fn older_minors_that_become_ready_at_a_shutdown_take_subtransactions_of_prepared
 fn the_cliff_begins_with_an_assignment_and_not_with_subtransactions() {
     let in_progress = |s: &Standby, xid: u32, buffers: &mut SlruBuffers| {
         let taken = s.writer.reader().snapshot().unwrap();
-        xid_in_mvcc_snapshot(Xid(xid), &taken.snapshot, &s.writer.state().subtrans, buffers)
+        xid_in_mvcc_snapshot(Xid(xid), &taken.snapshot, &s.writer.state().subtrans, &mut |page| _ = buffers.read(page))
     };
     // A long transaction, another with k subtransactions, and one that commits after them: is each of them running?
     for (k, logical, lookups) in [(3, false, 0), (63, false, 0), (64, false, 1 + 1 + 2 * 64), (1, true, 1 + 1 + 2)] {
