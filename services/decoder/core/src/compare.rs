@@ -43,13 +43,13 @@ const OF_THE_PAST: [&str; 19] = [
     "catalog_snapshots_reused",
 ];
 
-/// Counters that do so under a profile that executes a message once and again only if what it names was loaded.
-const OF_THE_PAST_IF_ONCE: [&str; 4] = ["messages_executed", "caches_searched", "callbacks_visited", "callbacks_called"];
+/// Counters that do so under a profile that executes some messages only if what they name was loaded.
+const OF_THE_PAST_IF_LEFT_OUT: [&str; 4] = ["messages_executed", "caches_searched", "callbacks_visited", "callbacks_called"];
 
 /// Whether a counter of one transaction is an estimate if decoding under `profile` began at its restart position.
 #[must_use]
 pub fn depends_on_the_past(profile: &Profile, key: &str) -> bool {
-    OF_THE_PAST.contains(&key) || (profile.executes_once() && OF_THE_PAST_IF_ONCE.contains(&key))
+    OF_THE_PAST.contains(&key) || (profile.leaves_out_messages() && OF_THE_PAST_IF_LEFT_OUT.contains(&key))
 }
 
 /// What decoding an input under one profile came to.

@@ -224,7 +224,7 @@ impl Decoder {
             restart_lsn: Lsn::INVALID,
             catalog_xmin: Xid::INVALID,
             reorder_buffer: ReorderBuffer::new(Memory::new(config.work_mem, &config.profile)),
-            replayer: Replayer::new(caches, Relations::new(catalog, config.database), config.profile.message_rule),
+            replayer: Replayer::new(caches, Relations::new(catalog, config.database), &config.profile),
             tree: Vec::new(),
             changers: Vec::new(),
             mapped_files: FxHashMap::default(),

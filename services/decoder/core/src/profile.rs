@@ -4,6 +4,7 @@
 //! profile decides what decoding *costs*; what is decoded never depends on it (a property test holds that). `base+switch`
 //! takes a row and changes one choice, so that the ladder of 2017 can be climbed a step at a time:
 //! `pg96`, `pg96+direct-syscache`, `pg96+direct-syscache+small-map`, `pg96+direct-syscache+small-map+callback-chains` = `pg10`.
+//! So it is from `pg18` to `indexed`: each of its ideas is a switch ([`INDEXED_SWITCHES`]), and `pg18` with all of them is `indexed`.
 //!
 //! If a profile's message rule and the WAL's version differ: a commit record holds all messages in every version, so the rule
 //! of 13 works on any WAL; WAL of 13 has no records of single commands' messages, so under the rule of 14 the commit's
@@ -48,8 +49,24 @@ pub enum MessageRule {
     AtEachCommand,
     /// Each record's own at its position, and all once at the end (14 and later).
     PerRecord,
-    /// As [`MessageRule::PerRecord`], but a message whose target was not loaded since it was last executed is left out.
-    OnceUnlessLoaded,
+}
+
+/// What becomes of a message that was executed before, by the same part of the same replay: on the way, or at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RepeatedMessages {
+    /// It is executed again (all releases).
+    Executed,
+    /// It is left out, unless something that it names was loaded since (ours).
+    Collapsed,
+}
+
+/// Which messages are executed at the end of a replay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndMessages {
+    /// All (all releases).
+    All,
+    /// Those that name something which is loaded; none at all if the replay loaded nothing and all were executed on the way (ours).
+    OfLoaded,
 }
 
 /// What a catalog-changing commit hands to the transactions that are still running.
@@ -156,6 +173,10 @@ pub struct Profile {
     pub map_invalidation: MapInvalidation,
     /// When own messages are executed.
     pub message_rule: MessageRule,
+    /// Whether one is executed that was executed before.
+    pub repeated_messages: RepeatedMessages,
+    /// Which are executed at the end.
+    pub end_messages: EndMessages,
     /// What running transactions get.
     pub distribution: Distribution,
     /// Bytes of a historic snapshot without its xids in a spill file: 192 up to 13 and in 18, 208 in 14–17.
@@ -209,10 +230,12 @@ const SWITCHES: &[Named] = &[
     ("direct-syscache", |p| p.catcache_search = CatcacheSearch::Direct),
     ("callback-chains", callback_chains),
     ("callbacks-of-2008", |p| p.syscache_callbacks_max = Some(20)),
+    ("any-callbacks", |p| (p.syscache_callbacks_max, p.relcache_callbacks_max) = (None, None)),
     ("small-map", |p| p.map_initial_size = 64),
     ("reverse-index", |p| p.map_invalidation = MapInvalidation::ReverseIndex),
     ("per-record-messages", |p| p.message_rule = MessageRule::PerRecord),
-    ("collapse-messages", |p| p.message_rule = MessageRule::OnceUnlessLoaded),
+    ("execute-once", |p| p.end_messages = EndMessages::OfLoaded),
+    ("collapse-messages", |p| p.repeated_messages = RepeatedMessages::Collapsed),
     ("distribute-messages", |p| p.distribution = Distribution::KeptApart),
     ("on-demand-snapshots", |p| p.distribution = Distribution::OnDemand),
     ("work-mem", |p| p.eviction = Eviction::LargestByScan),
@@ -225,6 +248,10 @@ const SWITCHES: &[Named] = &[
     ("always-new-snapshots", |p| p.catalog_snapshot = CatalogSnapshotRule::ALWAYS_NEW),
     ("live", |p| p.consumer = Consumer::Live),
 ];
+
+/// What makes `indexed` of `pg18`, in the order in which the ladder climbs; `victim-heap`, which 17 has already, is one more idea.
+pub const INDEXED_SWITCHES: [&str; 6] =
+    ["reverse-index", "execute-once", "collapse-messages", "on-demand-snapshots", "sorted-committed", "any-callbacks"];
 
 /// The change of May 2017: chains, and room for more.
 fn callback_chains(p: &mut Profile) {
@@ -297,7 +324,8 @@ fn indexed(p: &mut Profile) {
     pg18(p);
     p.map_invalidation = MapInvalidation::ReverseIndex;
     (p.syscache_callbacks_max, p.relcache_callbacks_max) = (None, None);
-    p.message_rule = MessageRule::OnceUnlessLoaded;
+    p.end_messages = EndMessages::OfLoaded;
+    p.repeated_messages = RepeatedMessages::Collapsed;
     p.distribution = Distribution::OnDemand;
     p.committed_order = CommittedOrder::KeptSorted;
 }
@@ -325,10 +353,10 @@ impl Profile {
         self.stream_victim != StreamVictim::Never
     }
 
-    /// A message is executed once, and again only if what it names was loaded meanwhile.
+    /// Some messages are executed only if what they name was loaded.
     #[must_use]
-    pub fn executes_once(&self) -> bool {
-        self.message_rule == MessageRule::OnceUnlessLoaded
+    pub fn leaves_out_messages(&self) -> bool {
+        self.end_messages == EndMessages::OfLoaded || self.repeated_messages == RepeatedMessages::Collapsed
     }
 
     /// walstorm's own profile.
@@ -362,6 +390,8 @@ impl Profile {
             map_initial_size: 1024,
             map_invalidation: MapInvalidation::Scan,
             message_rule: MessageRule::AtEachCommand,
+            repeated_messages: RepeatedMessages::Executed,
+            end_messages: EndMessages::All,
             distribution: Distribution::SnapshotOnly,
             snapshot_header_bytes: 192,
             eviction: Eviction::AtChanges,
@@ -465,6 +495,17 @@ mod tests {
     fn the_ladder_of_2017_ends_at_pg10() {
         assert_eq!(choices("pg96+direct-syscache+small-map+callback-chains"), choices("pg10"));
         assert_ne!(choices("pg96+direct-syscache+small-map"), choices("pg10"));
+    }
+
+    #[test]
+    fn pg18_with_all_ideas_of_indexed_is_indexed_and_without_one_is_not() {
+        let with =
+            |switches: &[&str]| choices(&["pg18"].into_iter().chain(switches.iter().copied()).collect::<Vec<_>>().join("+"));
+        assert_eq!(with(&INDEXED_SWITCHES), choices("indexed"));
+        for left_out in INDEXED_SWITCHES {
+            let rest: Vec<&str> = INDEXED_SWITCHES.into_iter().filter(|switch| *switch != left_out).collect();
+            assert_ne!(with(&rest), choices("indexed"), "{left_out}");
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@
 mod resume;
 mod support;
 
+use decoder_core::profile::INDEXED_SWITCHES;
 use decoder_core::{Decoder, Profile, Share};
 use pg_types::{PgVersion, Work};
 use proptest::prelude::*;
@@ -123,12 +124,22 @@ proptest! {
     fn profiles_that_hand_out_the_same_leave_the_same_caches(steps in workload(true)) {
         for version in [PgVersion::V13, PgVersion::V18] {
             let log = write(&steps, version, 4);
-            let newer = ["pg14", "pg15", "pg16", "pg17", "pg18", "indexed", "pg18+reverse-index", "pg18+collapse-messages",
-                "pg18+on-demand-snapshots", "pg18+collapse-messages+on-demand-snapshots"];
-            // On demand under another message rule than its own, messages are executed when caught up, not again at the end.
-            same_caches(&log, version, &newer[..8])?;
+            same_caches(&log, version, &["pg14", "pg15", "pg16", "pg17", "pg18", "indexed"])?;
             same_caches(&log, version, &["pg96", "pg96+direct-syscache", "pg96+small-map", "pg10", "pg13.6", "pg10+reverse-index"])?;
-            same_caches(&log, version, &["pg14.5", "pg15.1", "pg14.5+reverse-index", "pg14.5+collapse-messages"])?;
+            same_caches(&log, version, &["pg14.5", "pg15.1", "pg14.5+reverse-index", "pg14.5+collapse-messages", "pg14.5+execute-once"])?;
+        }
+    }
+
+    /// Ideas of `indexed`, each switched on or not, whatever of the others: the same output and the same caches.
+    #[test]
+    fn every_combination_of_indexed_ideas_is_given_the_same_and_caches_the_same(steps in workload(true), which in 0..1_u32 << 7) {
+        let ideas = INDEXED_SWITCHES.into_iter().chain(["victim-heap"]).enumerate();
+        let chosen = ideas.filter(|(i, _)| which >> i & 1 == 1).fold(String::new(), |all, (_, idea)| all + "+" + idea);
+        for version in [PgVersion::V13, PgVersion::V18] {
+            let log = write(&steps, version, 4);
+            for base in ["pg16", "pg13"] {
+                same_caches(&log, version, &[base, &format!("{base}{chosen}")])?;
+            }
         }
     }
 }

@@ -13,11 +13,12 @@
 //! Invariants: I1 what the sink is given depends on the changes and the catalog copy alone, never on profile or caches; I2 after
 //! the replay no cached entry is named by one of the transaction's messages.
 //!
-//! | rule | messages executed, m own ones, c command-id increases |
+//! | rule | messages executed, m own ones of which d differ, c command-id increases |
 //! |---|---|
 //! | at each command | (c + 1)·m |
 //! | per record | 2·m |
-//! | once unless loaded | distinct ones + those loaded again |
+//! | … executed once ([`EndMessages::OfLoaded`]) | at each command c·m, per record m; and those of what is loaded again |
+//! | … collapsed ([`RepeatedMessages::Collapsed`]) | on the way and at the end d each, and those loaded again in between |
 //!
 //! Differences from PostgreSQL: where no records with single commands' messages are in WAL (13), the commit's messages stand in
 //! for them under the newer rules.
@@ -31,7 +32,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::invalidation::{Caches, TOUCHED_AHEAD};
 use crate::output::{DecodedChange, DecodedTransaction, OutputSink, Relation, RelationChanges};
-use crate::profile::MessageRule;
+use crate::profile::{EndMessages, MessageRule, RepeatedMessages};
 use crate::reorder_buffer::change::{Change, ChangeKind, RowKind};
 use crate::reorder_buffer::memory::Memory;
 use crate::reorder_buffer::merge::MergedChanges;
@@ -52,16 +53,8 @@ const LINEAR_RELATIONS_MAX: usize = 12;
 pub(crate) struct ReplayBuffers {
     /// The transaction as the sink gets it.
     pub(crate) out: DecodedTransaction,
-    /// Messages executed in this replay, under [`MessageRule::OnceUnlessLoaded`].
-    executed: FxHashSet<InvalidationMessage>,
-    /// The same in the order of their first execution.
-    executed_order: Vec<InvalidationMessage>,
-    /// What had been loaded when the first of them was executed.
-    loads_before: u64,
-    /// Own messages of records that were executed so far.
-    own_executed: usize,
-    /// On demand: messages had to be forgotten, so everything must be dropped in their place.
-    forgotten: bool,
+    /// If repeated ones are collapsed, messages executed so far, and what had been loaded when each was last.
+    executed: FxHashMap<InvalidationMessage, u64>,
     /// Reused: relations that a commit record's messages name.
     pub(crate) named: Vec<Oid>,
     /// Positions in `out.relations` by number, once there are many.
@@ -105,18 +98,16 @@ pub(crate) struct Replay<'a> {
     rows_before: u16,
     /// The (sub)transaction of the change at hand, and its place in the tree.
     current: (Xid, usize),
-    /// Of a transaction in progress.
-    block: Option<Block>,
+    /// The transaction is in progress, and this is a part of it.
+    block: bool,
+    /// Loads so far, when the replay began.
+    loads_before: u64,
+    /// Own messages that were executed so far.
+    own_executed: usize,
     /// Of one that has not committed: tells whether it is rolled back meanwhile.
     status: Option<Box<dyn TransactionStatus>>,
     /// It is: nothing more can be decoded.
     aborted: bool,
-}
-
-/// What a replay knows of a transaction in progress.
-struct Block {
-    /// Loads so far, when it began.
-    loads_before: u64,
 }
 
 impl<'a> Replay<'a> {
@@ -128,6 +119,7 @@ impl<'a> Replay<'a> {
         newest: u32,
     ) -> Self {
         with.buffers.begin();
+        let loads_before = with.caches.loads;
         Self {
             with,
             sink,
@@ -138,7 +130,9 @@ impl<'a> Replay<'a> {
             speculative: None,
             rows_before: 0,
             current: (Xid::INVALID, 0),
-            block: None,
+            block: false,
+            loads_before,
+            own_executed: 0,
             status: None,
             aborted: false,
         }
@@ -177,7 +171,7 @@ impl<'a> Replay<'a> {
         self.caught_up = tree[0].base_commit;
         self.command_id = state.command_id;
         self.with.buffers.transient.clone_from(&state.transient);
-        (self.block, self.status) = (Some(Block { loads_before: self.with.caches.loads }), memory.status.take());
+        (self.block, self.status) = (true, memory.status.take());
         let work = Work {
             stream_txns: u64::from(!state.streamed),
             stream_count: 1,
@@ -238,7 +232,7 @@ impl<'a> Replay<'a> {
         memory.begin_replay(tree, &mut self.with.caches.work)?;
         let mut merged = MergedChanges::new(tree);
         while let Some((place, change)) = merged.next(tree, memory, &mut self.with.caches.work)? {
-            if self.block.is_some() && last.is_none() {
+            if self.block && last.is_none() {
                 self.output(|replay| replay.sink.stream_start(xid, change.lsn, first_block));
             }
             last = Some(change.lsn);
@@ -252,7 +246,7 @@ impl<'a> Replay<'a> {
                 break;
             }
         }
-        if let Some(lsn) = last.filter(|_| self.block.is_some()) {
+        if let Some(lsn) = last.filter(|_| self.block) {
             self.output(|replay| replay.sink.stream_stop(xid, lsn));
         }
         Ok(())
@@ -312,7 +306,7 @@ impl<'a> Replay<'a> {
             ChangeKind::CommandId(id) => self.command_id(id),
             ChangeKind::Invalidations { start, len } => {
                 if self.with.rule != MessageRule::AtEachCommand {
-                    self.with.buffers.own_executed += len as usize;
+                    self.own_executed += len as usize;
                     self.execute(&txn.messages[start as usize..(start + len) as usize]);
                 }
             }
@@ -323,8 +317,8 @@ impl<'a> Replay<'a> {
             ChangeKind::CatchUp(to) => self.catch_up(to),
             ChangeKind::Message(index) => {
                 match self.block {
-                    Some(_) => txn.streaming.logical += 1,
-                    None => self.with.buffers.out.messages.logical += 1,
+                    true => txn.streaming.logical += 1,
+                    false => self.with.buffers.out.messages.logical += 1,
                 }
                 let (message, xid) = (&txn.logical[index as usize], txn.xid);
                 self.output(|replay| replay.sink.message(change.lsn, xid, message));
@@ -409,7 +403,7 @@ impl<'a> Replay<'a> {
 
     /// Counts `n` rows, or a TRUNCATE, of a relation.
     fn count(&mut self, lsn: Lsn, number: u32, column: usize, n: u64) {
-        if self.block.is_none() {
+        if !self.block {
             *self.counts(number).column(column) += n;
             return;
         }
@@ -447,6 +441,7 @@ impl<'a> Replay<'a> {
         }
         self.command_id = id;
         if self.with.rule == MessageRule::AtEachCommand {
+            self.own_executed = self.messages.len();
             self.execute(self.messages);
         }
     }
@@ -459,36 +454,29 @@ impl<'a> Replay<'a> {
         for messages in commits.between(from, to) {
             match messages {
                 Some(messages) => self.execute(messages),
-                None => {
-                    self.with.caches.reset();
-                    self.with.buffers.forgotten = true;
-                }
+                None => self.with.caches.reset(),
             }
         }
         self.with.commits = commits;
     }
 
-    /// `ReorderBufferExecuteInvalidations`, as the rule wants it.
+    /// `ReorderBufferExecuteInvalidations`, but for those left out that were executed before.
     fn execute(&mut self, messages: &[InvalidationMessage]) {
-        if self.with.rule != MessageRule::OnceUnlessLoaded {
-            self.with.caches.execute_all(messages);
+        let Replayer { caches, buffers, repeated, .. } = &mut *self.with;
+        if *repeated == RepeatedMessages::Executed {
+            caches.execute_all(messages);
             return;
         }
-        if self.with.buffers.executed_order.is_empty() {
-            self.with.buffers.loads_before = self.with.caches.loads;
-        }
         for ahead in messages.chunks(TOUCHED_AHEAD) {
-            if self.with.caches.interrupt.is_raised() {
+            if caches.interrupt.is_raised() {
                 return;
             }
-            self.with.caches.touch(ahead);
+            caches.touch(ahead);
             for message in ahead {
-                let first = self.with.buffers.executed.insert(*message);
-                if first {
-                    self.with.buffers.executed_order.push(*message);
-                }
-                if first || self.with.caches.concerned(message) {
-                    self.with.caches.execute(message);
+                let loads = caches.loads;
+                let before = buffers.executed.insert(*message, loads);
+                if before.is_none_or(|before| before != loads && caches.concerned(message)) {
+                    caches.execute(message);
                 }
             }
         }
@@ -497,54 +485,59 @@ impl<'a> Replay<'a> {
     /// Messages at the end (I2).
     fn finish(&mut self, top: &Txn) {
         self.with.caches.end_transaction();
-        let stand_in = top.messages.is_empty();
-        let own = if stand_in { self.messages } else { &top.messages };
-        match self.with.rule {
-            MessageRule::AtEachCommand => self.end(self.messages, top),
-            MessageRule::PerRecord => {
-                if stand_in {
-                    self.execute(own);
+        let own = match self.with.rule {
+            MessageRule::AtEachCommand => self.messages,
+            MessageRule::PerRecord if top.messages.is_empty() => {
+                self.own_executed = self.messages.len();
+                self.execute(self.messages);
+                self.messages
+            }
+            MessageRule::PerRecord => &top.messages,
+        };
+        if self.with.at_end == EndMessages::OfLoaded && self.is_done(own, top) {
+            return;
+        }
+        let commits = std::mem::take(&mut self.with.commits);
+        let newest = self.newest;
+        let to_catch_up = || commits.between(top.base_commit, newest);
+        if top.inherited_overflowed || to_catch_up().any(|messages| messages.is_none()) {
+            self.with.caches.reset();
+        } else {
+            self.with.buffers.executed.clear();
+            self.execute_at_end(own);
+            for inherited in &top.inherited {
+                inherited.for_each(&mut |message| self.execute_at_end(std::slice::from_ref(message)));
+            }
+            to_catch_up().flatten().for_each(|messages| self.execute_at_end(messages));
+        }
+        self.with.commits = commits;
+    }
+
+    /// Nothing is left to be executed: all messages were, and nothing was loaded by this replay. What other transactions loaded is not
+    /// made stale by a block of one in progress.
+    fn is_done(&self, own: &[InvalidationMessage], top: &Txn) -> bool {
+        let executed = self.own_executed >= own.len() && self.caught_up >= self.newest && !top.inherited_overflowed;
+        let in_progress = self.block && self.messages.is_empty();
+        (executed || in_progress) && self.loads_before == self.with.caches.loads
+    }
+
+    /// Executes messages at the end: all, or those of what is loaded.
+    fn execute_at_end(&mut self, messages: &[InvalidationMessage]) {
+        if self.with.at_end == EndMessages::All {
+            return self.execute(messages);
+        }
+        let caches = &mut self.with.caches;
+        for ahead in messages.chunks(TOUCHED_AHEAD) {
+            if caches.interrupt.is_raised() {
+                return;
+            }
+            caches.touch(ahead);
+            for message in ahead {
+                if caches.concerned(message) {
+                    caches.execute(message);
                 }
-                self.end(own, top);
-            }
-            MessageRule::OnceUnlessLoaded => self.end_once(own, top),
-        }
-    }
-
-    /// Executes own and inherited messages, or resets everything if those were too many.
-    fn end(&mut self, own: &[InvalidationMessage], top: &Txn) {
-        if top.inherited_overflowed {
-            self.with.caches.reset();
-            return;
-        }
-        self.execute(own);
-        for inherited in &top.inherited {
-            inherited.for_each(&mut |message| self.execute(std::slice::from_ref(message)));
-        }
-    }
-
-    /// Executes what was not yet executed, and again what was loaded since it was.
-    fn end_once(&mut self, own: &[InvalidationMessage], top: &Txn) {
-        self.catch_up(self.newest.max(self.caught_up));
-        // In progress, nothing of its time is cached if nothing was loaded; all of its messages count, those of blocks before too.
-        let idle = self.messages.is_empty() && self.block.as_ref().is_some_and(|b| b.loads_before == self.with.caches.loads);
-        if self.with.buffers.own_executed < own.len() && !idle {
-            self.execute(own);
-        }
-        if top.inherited_overflowed || self.with.buffers.forgotten {
-            self.with.caches.reset();
-            return;
-        }
-        if self.with.buffers.executed_order.is_empty() || self.with.buffers.loads_before == self.with.caches.loads {
-            return;
-        }
-        let order = std::mem::take(&mut self.with.buffers.executed_order);
-        for message in &order {
-            if self.with.caches.concerned(message) {
-                self.with.caches.execute(message);
             }
         }
-        self.with.buffers.executed_order = order;
     }
 }
 
@@ -552,13 +545,9 @@ impl ReplayBuffers {
     /// Empties them for the next replay.
     fn begin(&mut self) {
         self.shown.clear();
-        if !self.executed_order.is_empty() {
-            self.executed.clear();
-            self.executed_order.clear();
-        }
+        self.executed.clear();
         self.positions.clear();
         self.transient.clear();
-        (self.own_executed, self.forgotten) = (0, false);
     }
 }
 

@@ -16,7 +16,7 @@
 //! | operation | cost |
 //! |---|---|
 //! | find a victim | all top-level transactions |
-//! | a block | its changes, and all messages of the transaction so far (`indexed`: if the block loaded anything) |
+//! | a block | its changes, and all messages of the transaction so far (`indexed`: those of what is loaded, if the block loaded anything) |
 //!
 //! Differences from PostgreSQL: a subtransaction is told to be rolled back if any of its changes was in a block, PostgreSQL
 //! leaves that out after more than 4096 spilled ones. A decoder that goes on for another can be told what that one gave out
@@ -28,7 +28,7 @@ use pg_types::{Lsn, Work};
 
 use crate::invalidation::Caches;
 use crate::output::OutputSink;
-use crate::profile::MessageRule;
+use crate::profile::{EndMessages, MessageRule, Profile, RepeatedMessages};
 use crate::relations::Relations;
 use crate::reorder_buffer::ReorderBuffer;
 use crate::reorder_buffer::change::{ChangeKind, Completeness};
@@ -96,6 +96,10 @@ pub(crate) struct Replayer {
     pub(crate) commits: CatalogCommits,
     /// When messages are executed.
     pub(crate) rule: MessageRule,
+    /// Whether repeated ones are.
+    pub(crate) repeated: RepeatedMessages,
+    /// Which are at the end.
+    pub(crate) at_end: EndMessages,
     /// Reused memory.
     pub(crate) buffers: ReplayBuffers,
     /// Transactions in progress may be given out now (`ReorderBufferCanStartStreaming`).
@@ -104,9 +108,17 @@ pub(crate) struct Replayer {
 
 impl Replayer {
     /// With empty caches.
-    pub(crate) fn new(caches: Caches, relations: Relations, rule: MessageRule) -> Self {
-        let (commits, buffers) = (CatalogCommits::default(), ReplayBuffers::default());
-        Self { caches, relations, commits, rule, buffers, may_start: false }
+    pub(crate) fn new(caches: Caches, relations: Relations, profile: &Profile) -> Self {
+        Self {
+            caches,
+            relations,
+            commits: CatalogCommits::default(),
+            rule: profile.message_rule,
+            repeated: profile.repeated_messages,
+            at_end: profile.end_messages,
+            buffers: ReplayBuffers::default(),
+            may_start: false,
+        }
     }
 
     /// Room for changes, made by giving transactions to `sink`.
