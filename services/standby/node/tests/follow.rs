@@ -6,15 +6,14 @@ mod support;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use pg_types::record::RunningXactsRecord;
-use pg_types::{Lsn, RecordBody, Xid};
+use pg_types::Lsn;
 use service_kit::Drain;
 use service_kit::clock::ManualClock;
 use service_kit::status::{Reason, failure, reason_of};
 use service_kit::telemetry::Export;
 use standby_node::{Config, Halt, StandbyNode};
 use support::scripted_primary::{Ending, ScriptedPrimary};
-use support::{Wal, channel, client, config, snapshot, start, wait_for};
+use support::{Wal, channel, client, commit, config, running_xacts, snapshot, start, wait_for};
 use tonic::Status;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -121,31 +120,15 @@ async fn a_record_that_is_missing_is_noticed() {
     assert!(matches!(halt, Halt::Record { lsn, .. } if lsn == missing.end_lsn), "{halt:?}");
 }
 
-/// A list of running transactions.
-fn list(next: u32, oldest: u32, completed: u32, running: &[u32]) -> RecordBody {
-    RecordBody::RunningXacts(Box::new(RunningXactsRecord {
-        next_xid: Xid(next),
-        oldest_running_xid: Xid(oldest),
-        latest_completed_xid: Xid(completed),
-        xids: running.iter().copied().map(Xid).collect(),
-        ..RunningXactsRecord::default()
-    }))
-}
-
-/// The end of a transaction.
-fn commit(xid: u32) -> (u32, RecordBody) {
-    (xid, RecordBody::Commit(Box::default()))
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn lists_and_xids_that_cannot_be_halt_replay_at_their_record() {
     for (bad, says) in [
-        ((0, list(104, 100, 99, &[])), "was seen before"),
-        ((0, list(110, 111, 99, &[])), "is not before its next id"),
-        ((0, list(110, 102, 99, &[101])), "not between the oldest and the next"),
+        ((0, running_xacts(104, 100, 99, &[])), "was seen before"),
+        ((0, running_xacts(110, 111, 99, &[])), "is not before its next id"),
+        ((0, running_xacts(110, 102, 99, &[101])), "not between the oldest and the next"),
         (commit(1 << 20), "too many KnownAssignedXids"),
     ] {
-        let wal = Wal::written(&[(0, list(100, 100, 99, &[])), commit(104), bad, commit(105)]);
+        let wal = Wal::written(&[(0, running_xacts(100, 100, 99, &[])), commit(104), bad, commit(105)]);
         // The writer begins its log with records of its own.
         let [.., sound, bad, _] = &wal.records[..] else { panic!("{wal:?}") };
         let (sound, at, end) = (sound.end_lsn, bad.lsn, wal.end());
@@ -164,7 +147,7 @@ async fn lists_and_xids_that_cannot_be_halt_replay_at_their_record() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_transaction_that_nobody_saw_begin_changes_nothing_for_readers() {
-    let wal = Wal::written(&[(0, list(100, 100, 99, &[])), commit(101), commit(50), commit(101)]);
+    let wal = Wal::written(&[(0, running_xacts(100, 100, 99, &[])), commit(101), commit(50), commit(101)]);
     let end = wal.end();
     let primary = ScriptedPrimary::start(wal, end).await;
     let node = start(config(&primary)).await;

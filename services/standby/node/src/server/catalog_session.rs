@@ -2,7 +2,7 @@
 
 use pg_types::{Lsn, Oid};
 use service_kit::status::invalid_field;
-use standby_core::catalog_session::{CatalogScan, CatalogSession};
+use standby_core::catalog_session::CatalogSession;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tonic::{Status, Streaming};
@@ -34,6 +34,7 @@ pub(super) async fn run(
     loop {
         let counts = session.queue_counts();
         answer.snapshots_total = session.snapshots_taken();
+        answer.entries = u32::try_from(session.entry_count()).unwrap_or(u32::MAX);
         (answer.resets_total, answer.signals_total) = (counts.resets, counts.signals);
         if responses.send(Ok(answer)).await.is_err() {
             return Ok(());
@@ -81,10 +82,7 @@ fn act(
         Some(Up::Connect(connect)) => session.connect(Oid(connect.database)),
         Some(Up::Scan(scan)) if scan.scans <= SCANS_MAX => {
             let scanned = session.scan_together(Oid(scan.relation), scan.scans.max(1)).map_err(|e| server.refusal(&e))?;
-            let CatalogScan { snapshots, reason, replay_lsn: Lsn(replay_lsn), accepted } = scanned;
-            (answer.snapshots, answer.replay_lsn) = (snapshots, replay_lsn);
-            answer.set_reason(convert::drop_reason(reason));
-            (answer.messages, answer.reset) = (accepted.messages, accepted.reset);
+            answer = convert::scanned(scanned);
         }
         Some(Up::Scan(_)) => return Err(invalid_field("scan.scans", format!("must be at most {SCANS_MAX}")).into()),
         Some(Up::Snapshot(_)) => {
@@ -94,6 +92,11 @@ fn act(
             answer.reused = taken.reused;
         }
         Some(Up::EndTransaction(_)) => session.end_transaction(),
+        Some(Up::Lookup(lookup)) => {
+            let (read_at, scan) = session.lookup(convert::cache_key(lookup)?).map_err(|e| server.refusal(&e))?;
+            answer = scan.map_or(OpenCatalogSessionResponse { hit: true, ..answer }, convert::scanned);
+            answer.replay_lsn = read_at.0;
+        }
         Some(Up::Start(_)) | None => {
             return Err(invalid_field("kind", "after the start only what a session does may come").into());
         }

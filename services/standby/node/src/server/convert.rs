@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use pg_types::{Lsn, Timestamp, Work};
+use pg_types::{Lsn, Oid, Timestamp, Work};
 use service_kit::status::invalid_field;
-use standby_core::catalog_session::{CatalogSnapshotRule, DropReason};
+use standby_core::catalog_session::{CacheKey, CatalogScan, CatalogSnapshotRule, DropReason};
 use standby_core::held::Visibility;
 use standby_core::slru::SlruCounts;
 use standby_core::{ReplayedState, StandbyState, TakenSnapshot};
 use tonic::Status;
 use walstorm_proto::standby::v1::{
-    self as pb, CompressionCount, GetRecoveryStateResponse, RecoveryState, TakeSnapshotRequest, TakeSnapshotResponse,
+    self as pb, CacheLookup, CompressionCount, GetRecoveryStateResponse, OpenCatalogSessionResponse, RecoveryState,
+    TakeSnapshotRequest, TakeSnapshotResponse,
 };
 use walstorm_proto::wal;
 
@@ -47,6 +48,32 @@ pub(super) fn snapshot(
         slots_skipped: taken.slots.skipped,
         reused: taken.reused,
         ..TakeSnapshotResponse::default()
+    }
+}
+
+/// What a session's scan came to.
+pub(super) fn scanned(scan: CatalogScan) -> OpenCatalogSessionResponse {
+    let CatalogScan { snapshots, reason, replay_lsn, accepted } = scan;
+    OpenCatalogSessionResponse {
+        snapshots,
+        reason: drop_reason(reason).into(),
+        replay_lsn: replay_lsn.0,
+        messages: accepted.messages,
+        reset: accepted.reset,
+        ..OpenCatalogSessionResponse::default()
+    }
+}
+
+/// What a session looks up.
+pub(super) fn cache_key(lookup: CacheLookup) -> Result<CacheKey, Status> {
+    match lookup.key {
+        Some(pb::cache_lookup::Key::Relation(rel)) => Ok(CacheKey::Relcache { rel: Oid(rel) }),
+        Some(pb::cache_lookup::Key::Syscache(pb::SyscacheKey { cache_id, hash })) => {
+            let known =
+                i8::try_from(cache_id).map_err(|_| invalid_field("lookup.syscache.cache_id", "no syscache has this number"))?;
+            Ok(CacheKey::Catcache { cache_id: known, hash })
+        }
+        None => Err(invalid_field("lookup.key", "must be a row of a syscache or a relation").into()),
     }
 }
 

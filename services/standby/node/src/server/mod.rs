@@ -7,7 +7,7 @@ use std::time::Duration;
 use pg_types::{Lsn, Work};
 use service_kit::Drain;
 use service_kit::cpu::{namesakes_cpu_time, thread_clock_cost_ns, thread_cpu_ns};
-use service_kit::status::{Failure, Reason, failure};
+use service_kit::status::{Failure, Reason, failure, invalid_field};
 use standby_core::{RecoveryError, ReplayedState, TakenSnapshot};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -244,6 +244,7 @@ impl StandbyServer {
             RecoveryError::TooManyReaderLocks { max } => {
                 failure(Reason::LockLimit, error.to_string()).quota("locks of a reader", format!("{max} at once"))
             }
+            RecoveryError::UnknownSysCache { .. } => invalid_field("lookup.syscache.cache_id", error.to_string()),
             _ => self.not_ready(),
         }
     }

@@ -6,6 +6,7 @@ pub mod scripted_primary;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use pg_types::record::RunningXactsRecord;
 use pg_types::{Lsn, RecordBody, WalIdentity, Xid};
 use pg_wal::dir::WalDir;
 use pg_wal::reader::WalReader;
@@ -127,4 +128,20 @@ pub async fn wait_for(node: &StandbyNode, wanted: impl Fn(&Progress) -> bool) ->
 pub async fn snapshot(client: &mut StandbyServiceClient<Channel>, min_lsn: Lsn) -> TakeSnapshotResponse {
     let request = TakeSnapshotRequest { min_lsn: min_lsn.0, include_xip: true, max_xip: 0 };
     TakeSnapshotResponse { primary_silence: None, ..client.take_snapshot(request).await.unwrap().into_inner() }
+}
+
+/// A list of running transactions.
+pub fn running_xacts(next: u32, oldest: u32, completed: u32, running: &[u32]) -> RecordBody {
+    RecordBody::RunningXacts(Box::new(RunningXactsRecord {
+        next_xid: Xid(next),
+        oldest_running_xid: Xid(oldest),
+        latest_completed_xid: Xid(completed),
+        xids: running.iter().copied().map(Xid).collect(),
+        ..RunningXactsRecord::default()
+    }))
+}
+
+/// The end of a transaction.
+pub fn commit(xid: u32) -> (u32, RecordBody) {
+    (xid, RecordBody::Commit(Box::default()))
 }
