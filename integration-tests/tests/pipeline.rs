@@ -15,6 +15,7 @@ use walstorm_proto::standby::v1::standby_service_client::StandbyServiceClient;
 /// A cluster over a fixture, without traces.
 fn config(fixture: &WalFixture, decoder_profile: &str) -> ClusterConfig {
     ClusterConfig {
+        options: decoder_core::PluginOptions::default(),
         source: SourceConfig { wal_dir: Some(fixture.wal()), ..SourceConfig::default() },
         data_dir: fixture.scratch(),
         decoder_profile: decoder_profile.to_owned(),

@@ -17,6 +17,7 @@ async fn spans_of(source: SourceConfig, data_dir: &Path, catalog: Option<&Path>)
     let path = data_dir.join("traces.jsonl");
     std::fs::create_dir_all(data_dir).unwrap();
     let config = ClusterConfig {
+        options: decoder_core::PluginOptions::default(),
         source,
         data_dir: data_dir.to_owned(),
         decoder_profile: "indexed".to_owned(),

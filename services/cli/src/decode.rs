@@ -19,6 +19,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use self::block::{Aborted, Block};
 use self::prepared::{JsonPrepare, PreparedLine};
 use crate::notes::{Stdout, note};
+use crate::plugin_args::PluginArgs;
 use crate::wal_input::{Decoding, WalInput};
 
 /// Exit code when the WAL ends in anything but a complete end.
@@ -29,7 +30,7 @@ const TORN: u8 = 3;
 #[command(after_help = "\
 Each line is one committed transaction, in the order of commit records, as logical decoding gives them out: rolled-back ones are
 absent, prepared ones stand where they were committed. With --json a line is an object with the keys xid, commit_lsn, end_lsn,
-commit_time, subxids, consumer (live or catch-up), relations (name, or tablespace/database/file where no catalog names it ->
+commit_time, subxids, origin (id, lsn; for what was replayed from elsewhere), consumer (live or catch-up), relations (name, or tablespace/database/file where no catalog names it ->
 insert, update, delete, truncate), messages (invalidation messages by kind, and logical ones) and work (counters of what decoding
 it cost under the profile).
 
@@ -68,6 +69,9 @@ pub struct Args {
     /// Who decodes: live reads the shared invalidation queue too and is reset when it lags, catch-up does not.
     #[arg(long, value_name = "live|catch-up")]
     consumer: Option<Consumer>,
+    /// What is asked for.
+    #[command(flatten)]
+    plugin: PluginArgs,
     /// One JSON object a line.
     #[arg(long)]
     json: bool,
@@ -82,6 +86,11 @@ fn check(args: &Args, input: &WalInput) -> anyhow::Result<()> {
                 "{flag}: WAL of PostgreSQL {version} cannot be decoded before commits, from 14 on it can; leave it out"
             );
         }
+    }
+    if !args.plugin.options().publication_names.is_empty() && args.catalog.is_none() {
+        anyhow::bail!(
+            "--publication: WAL alone does not tell what is published; name with --catalog the folder that has copies of it"
+        );
     }
     if args.streaming && !args.profile.streams() {
         let profile = &args.profile;
@@ -103,9 +112,10 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
 /// # Errors
 /// As [`main`].
 pub fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> anyhow::Result<ExitCode> {
-    let input = WalInput::open(&args.dir, args.catalog.as_deref(), args.database.map(Oid))?;
+    let mut input = WalInput::open(&args.dir, args.catalog.as_deref(), args.database.map(Oid))?;
     input.notes.iter().for_each(|text| note(notes, text));
     check(args, &input)?;
+    input.options = args.plugin.options();
     let (profile, work_mem, streaming) = (args.profile.clone().consumed_by(args.consumer), args.work_mem, args.streaming);
     let consumer = profile.consumer;
     let except = args.two_phase_except.clone().map(String::into_bytes);
@@ -126,6 +136,12 @@ pub fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> anyhow::R
             |xid| format!("it waits until no transaction before {xid} runs"),
         );
         note(notes, format!("no consistent point in this WAL, so nothing can be decoded: {waits}"));
+    }
+    for name in decoder.missing_publications() {
+        note(
+            notes,
+            format!("there is no publication '{}', so nothing of it is shown: copy it into the catalog", printable(&name)),
+        );
     }
     if end.is_complete() {
         return Ok(ExitCode::SUCCESS);
@@ -227,6 +243,9 @@ fn write_text(out: &mut dyn Write, t: &DecodedTransaction, consumer: Consumer) -
     if !t.gid.is_empty() {
         write!(out, " prepared '{}'", printable(&String::from_utf8_lossy(&t.gid)))?;
     }
+    if t.origin.id != 0 {
+        write!(out, " origin {} {}", t.origin.id, t.origin.lsn)?;
+    }
     if !t.subxids.is_empty() {
         write!(out, " subxids {}", t.subxids.len())?;
     }
@@ -290,9 +309,21 @@ impl Serialize for JsonTransaction<'_> {
     }
 }
 
+/// Where a transaction was made.
+#[derive(serde::Serialize)]
+struct JsonOrigin {
+    /// Number of the origin.
+    id: u16,
+    /// Where it ended there.
+    lsn: String,
+}
+
 /// What a transaction holds, whatever ended it, and whose figures its work is.
 fn serialize_contents<M: SerializeMap>(map: &mut M, t: &DecodedTransaction, consumer: Consumer) -> Result<(), M::Error> {
     map.serialize_entry("subxids", &t.subxids.iter().map(|xid| xid.0).collect::<Vec<_>>())?;
+    if t.origin.id != 0 {
+        map.serialize_entry("origin", &JsonOrigin { id: t.origin.id, lsn: t.origin.lsn.to_string() })?;
+    }
     map.serialize_entry("consumer", &consumer.to_string())?;
     map.serialize_entry("relations", &Relations(&t.relations))?;
     map.serialize_entry("messages", &Counts(t.messages.entries().collect()))?;

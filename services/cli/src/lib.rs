@@ -10,6 +10,7 @@ pub mod cpu_sampler;
 pub mod decode;
 pub mod explain;
 pub mod notes;
+pub mod plugin_args;
 pub mod profile;
 pub mod run;
 pub mod scenario_log;

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use decoder_core::Consumer;
+use decoder_core::{Consumer, PluginOptions};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use primary_core::Overrides;
 use primary_node::config::ClockMode;
@@ -37,6 +37,7 @@ pub mod subscriber;
 pub mod text;
 
 use crate::notes::Stdout;
+use crate::plugin_args::PluginArgs;
 use ladder::Rung;
 use out_dir::OutDir;
 use paint::Paint;
@@ -62,6 +63,9 @@ pub struct Args {
     /// Who decodes: live reads the shared invalidation queue too and is reset when it lags, catch-up does not.
     #[arg(long, value_name = "live|catch-up")]
     consumer: Option<Consumer>,
+    /// What is asked for.
+    #[command(flatten)]
+    plugin: PluginArgs,
     /// How scenarios are played.
     #[command(flatten)]
     scenario: ScenarioArgs,
@@ -136,6 +140,8 @@ pub struct Settings {
     pub sampling: f64,
     /// Names for WAL directories.
     pub catalog: Option<PathBuf>,
+    /// What the output plugin is asked for.
+    pub options: PluginOptions,
 }
 
 impl Settings {
@@ -227,6 +233,7 @@ fn check(args: &Args) -> anyhow::Result<Settings> {
         clock: args.clock,
         sampling: args.sampling,
         catalog: args.catalog.clone(),
+        options: args.plugin.options(),
     })
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use decoder_core::{
-    Catalog, CsvCatalog, CurrentFunction, Decoder, DecoderConfig, Function, NoCatalog, OutputSink, Profile,
+    Catalog, CsvCatalog, CurrentFunction, Decoder, DecoderConfig, Function, NoCatalog, OutputSink, PluginOptions, Profile,
     RegisteredCallbacks, TransactionStatus, TwoPhase, WorkMem,
 };
 use pg_types::{Lsn, Oid, RecordBody, WalRecord, Xid};
@@ -47,6 +47,8 @@ pub struct WalInput {
     catalog: Arc<dyn Catalog>,
     /// Callbacks that decoders have registered; a walsender's if nobody says otherwise.
     pub callbacks: RegisteredCallbacks,
+    /// What the output plugin is asked for; everything if nobody says otherwise.
+    pub options: PluginOptions,
     /// Something to tell the user, if a choice was made for him.
     pub notes: Vec<String>,
 }
@@ -72,7 +74,14 @@ impl WalInput {
                 oid
             }
         };
-        Ok(WalInput { dir, database, catalog, callbacks: RegisteredCallbacks::default(), notes })
+        Ok(WalInput {
+            dir,
+            database,
+            catalog,
+            callbacks: RegisteredCallbacks::default(),
+            options: PluginOptions::default(),
+            notes,
+        })
     }
 
     /// A decoder of this input that costs what `profile` says. It knows which transactions the WAL rolls back, as a server that
@@ -83,8 +92,9 @@ impl WalInput {
     pub fn decoder(&self, decoding: Decoding) -> anyhow::Result<Decoder> {
         let (version, database) = (self.dir.identity().version, self.database);
         let Decoding { profile, work_mem, streaming, two_phase } = decoding;
-        let confirmed_lsn = Lsn::INVALID;
-        let config = DecoderConfig { version, profile, database, confirmed_lsn, work_mem, streaming, two_phase };
+        let (confirmed_lsn, options) = (Lsn::INVALID, self.options.clone());
+        let profile = if options.publication_names.is_empty() { profile } else { profile.with_pgoutput() };
+        let config = DecoderConfig { version, profile, database, confirmed_lsn, work_mem, streaming, two_phase, options };
         let status = ScannedStatus { dir: self.dir.clone(), ends: None };
         let mut decoder = Decoder::new(config, Arc::clone(&self.catalog)).know_status(Box::new(status));
         let profile = decoder.config().profile.name.clone();

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use decoder_core::PluginOptions;
 use decoder_node::{DecoderConfig, DecoderNode, NodeParts, ScenarioDecoder};
 use pg_types::Lsn;
 use primary_node::{PrimaryConfig, PrimaryNode};
@@ -33,6 +34,8 @@ pub struct ClusterConfig {
     pub standby_settings: standby_node::config::SizeSettings,
     /// Folder with csv files that name the relations.
     pub catalog: Option<PathBuf>,
+    /// What the decoder's output plugin is asked for.
+    pub options: PluginOptions,
     /// Which transactions are traced.
     pub sampling: SamplingConfig,
     /// Where spans go.
@@ -95,6 +98,8 @@ impl Cluster {
             work_mem: set_up.work_mem.unwrap_or_default().to_string(),
             streaming: set_up.streaming,
             two_phase: set_up.two_phase,
+            publications: config.options.publication_names,
+            origin: config.options.origin.to_string(),
             ..DecoderConfig::default()
         };
         decoder_config.server.listen = ANY_PORT.to_owned();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use decoder_core::{Consumer, Profile};
+use decoder_core::{Consumer, PluginOptions, Profile};
 use decoder_node::ScenarioDecoder;
 use indicatif::ProgressBar;
 use pg_types::{Lsn, PgVersion};
@@ -115,7 +115,8 @@ pub async fn play(
     let catalog = set_up.catalog.as_deref();
     let decoder = set_up.decoder;
     let consumer = decoder.consumer(settings.consumer);
-    let played = Played { wal_dir: &wal_dir, catalog, decoder, consumer, own: &own, ladder, bar };
+    let options = &settings.options;
+    let played = Played { wal_dir: &wal_dir, catalog, decoder, options, consumer, own: &own, ladder, bar };
     if ladder.is_none_or(|l| l.side == Side::Decoder) {
         let names = settings.decoder_profiles(ladder.map(|l| l.rungs), &own, &WAL_PROFILES);
         tokio::task::block_in_place(|| decode_under(&played, &names, &mut report, &mut timings))?;
@@ -193,13 +194,15 @@ pub(crate) fn sizes_of(plan: &Plan) -> SizeSettings {
     SizeSettings { max_connections, max_prepared_transactions, ..SizeSettings::default() }
 }
 
-/// Writes the names of the relations that a scenario begins with, so that people need not read file numbers.
+/// Writes the names of the relations that a scenario begins with, so that people need not read file numbers, and what is published.
 fn write_catalog(folder: &Path, plan: &Plan) -> anyhow::Result<PathBuf> {
     make_dir(folder)?;
     let engine = Engine::new(plan.clone(), SCENARIO_VERSION)?;
-    let path = folder.join("pg_class_start.csv");
-    let csv = engine.catalog().pg_class_csv();
-    create_private(&path)?.write_all(csv.as_bytes()).with_context(|| format!("write {}", path.display()))?;
+    let class = ("pg_class", engine.catalog().pg_class_csv());
+    for (name, csv) in engine.catalog().published_csv().into_iter().chain([class]) {
+        let path = folder.join(format!("{name}_start.csv"));
+        create_private(&path)?.write_all(csv.as_bytes()).with_context(|| format!("write {}", path.display()))?;
+    }
     Ok(folder.to_owned())
 }
 
@@ -226,6 +229,7 @@ async fn pipeline(
         standby_profile: set_up.wal_dir.is_none().then(|| "indexed".to_owned()),
         standby_settings: set_up.standby_settings,
         catalog: set_up.catalog.clone(),
+        options: settings.options.clone(),
         sampling: SamplingConfig { ratio: settings.sampling, mark_messages: MARK_MESSAGES, ..SamplingConfig::default() },
         export,
     };
@@ -323,6 +327,8 @@ struct Played<'a> {
     catalog: Option<&'a Path>,
     /// How decoders are set up.
     decoder: ScenarioDecoder,
+    /// What the output plugin is asked for.
+    options: &'a PluginOptions,
     /// Who decodes, if it was asked for or the scenario says so.
     consumer: Option<Consumer>,
     /// Profile of its own version.
@@ -340,7 +346,7 @@ fn decode_under(
     report: &mut SourceReport,
     timings: &mut SourceTimings,
 ) -> anyhow::Result<()> {
-    let Played { wal_dir, catalog, decoder, consumer, own, ladder, bar } = *played;
+    let Played { wal_dir, catalog, decoder, options, consumer, own, ladder, bar } = *played;
     let profiles =
         names.iter().map(|name| Ok(name.parse::<Profile>()?.consumed_by(consumer))).collect::<anyhow::Result<Vec<_>>>()?;
     let rank_by = profiles.iter().find(|p| p.is_named(own)).or(profiles.last()).context("no profile to decode under")?.clone();
@@ -348,7 +354,7 @@ fn decode_under(
     bar.set_position(0);
     let source = report.source.clone();
     let mut done = 0;
-    let result = profiles::run(wal_dir, catalog, decoder, &profiles, &rank_by, &mut |profile| {
+    let result = profiles::run(wal_dir, catalog, (decoder, options), &profiles, &rank_by, &mut |profile| {
         bar.set_message(format!("{source}: decoding as {profile}"));
         bar.set_position(done);
         done += 1;

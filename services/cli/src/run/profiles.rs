@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::path::Path;
 
-use decoder_core::{DecodedTransaction, Profile};
+use decoder_core::{DecodedTransaction, PluginOptions, Profile};
 use decoder_node::ScenarioDecoder;
 use pg_types::record::ParameterChangeRecord;
 use pg_types::{InvalidationKind, Lsn, PgVersion, RecordBody, SysCacheTable, Work};
@@ -35,7 +35,7 @@ pub struct Profiles {
     pub steps_all: u64,
 }
 
-/// Decodes the WAL in `dir` under each of `profiles`, with callbacks and memory limit of `decoder`; `rank_by` decides which transactions are
+/// Decodes the WAL in `dir` under each of `profiles`, with callbacks and memory limit of `decoder`, for who asks for `options`; `rank_by` decides which transactions are
 /// costly, and must be one of them. All is given out at its commit, so that profiles can be compared.
 /// `progress` is told each profile before it runs.
 ///
@@ -44,13 +44,13 @@ pub struct Profiles {
 pub fn run(
     dir: &Path,
     catalog: Option<&Path>,
-    decoder: ScenarioDecoder,
+    (decoder, options): (ScenarioDecoder, &PluginOptions),
     profiles: &[Profile],
     rank_by: &Profile,
     progress: &mut dyn FnMut(&str),
 ) -> anyhow::Result<Profiles> {
     let mut input = WalInput::open(dir, catalog, None)?;
-    input.callbacks = decoder.callbacks;
+    (input.callbacks, input.options) = (decoder.callbacks, options.clone());
     let decoding = |profile: &Profile| Decoding::at_commit(profile, decoder.work_mem.unwrap_or_default());
     progress(&rank_by.name);
     let mut ranking = Ranking::default();

@@ -5,9 +5,12 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use decoder_core::{DecodedChange, DecodedTransaction, Decoder, DecoderConfig, NoCatalog, OutputSink};
+use decoder_core::{DecodedChange, DecodedTransaction, Decoder, DecoderConfig, NoCatalog, OutputSink, WorkMem};
 use pg_types::{Oid, PgVersion};
 use pg_wal::{WalDir, WalReader};
+use primary_core::Scenario;
+use walstorm_cli::scenario_log::ScenarioLog;
+use walstorm_cli::wal_input::{Decoding, WalInput};
 
 /// Rows since the last time somebody asked.
 #[derive(Default)]
@@ -55,5 +58,63 @@ fn relations_are_looked_up_again_where_a_server_does() {
         let ours: Vec<(&str, u64)> =
             lines.iter().map(|(change, _)| *change).zip(built(version, &format!("{name}+pgoutput"))).collect();
         assert_eq!(ours, lines, "{name}: relations built again after each change");
+    }
+}
+
+/// Plays a scenario and decodes it for a subscriber of `names`, with what is published as it was before the log.
+fn decode_published(scenario: &str, set: &[(&str, &str)], names: &[&str], profile: &str) -> (Decoder, Vec<DecodedTransaction>) {
+    #[derive(Default)]
+    struct All(Vec<DecodedTransaction>);
+    impl OutputSink for All {
+        fn commit(&mut self, transaction: &DecodedTransaction) {
+            self.0.push(transaction.clone());
+        }
+    }
+    let scenario = Scenario::load(scenario).unwrap();
+    let overrides = set.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect();
+    let log = ScenarioLog::play(&scenario, &overrides, scenario.seed(), PgVersion::V18).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let catalog = log.engine().catalog();
+    for (name, csv) in catalog.published_csv().into_iter().chain([("pg_class", catalog.pg_class_csv())]) {
+        std::fs::write(folder.path().join(format!("{name}_start.csv")), csv).unwrap();
+    }
+    let mut input = WalInput::open(log.dir(), Some(folder.path()), None).unwrap();
+    input.options.publication_names = names.iter().map(|name| (*name).to_owned()).collect();
+    let mut decoder = input.decoder(Decoding::at_commit(&profile.parse().unwrap(), WorkMem::default())).unwrap();
+    let mut all = All::default();
+    input.decode(&mut decoder, &mut all).unwrap();
+    (decoder, all.0)
+}
+
+#[test]
+fn a_flood_of_unpublished_rows_is_decoded_and_thrown_away() {
+    let set = [("unpublished", "10"), ("length", "4s"), ("rate", "500/s")];
+    for profile in ["pg17", "pg18", "indexed"] {
+        let (all, everything) = decode_published("unpublished-flood", &set, &[], profile);
+        let (one, published) = decode_published("unpublished-flood", &set, &["pub"], profile);
+        let shown = |list: &[DecodedTransaction]| list.iter().map(DecodedTransaction::changes).sum::<u64>();
+        let (sent, rows) = (shown(&published), shown(&everything));
+        assert!(sent > 0 && sent < rows / 50, "{sent} of {rows}");
+        assert_eq!((all.work().rows_filtered, one.work().rows_filtered), (0, rows - sent), "{profile}");
+        assert_eq!(published.len(), everything.len());
+        let named = published.iter().flat_map(|t| &t.relations).map(|r| &*r.name);
+        assert!(named.into_iter().all(|name| name == "public.published"));
+        assert_eq!(one.relsync_counts().built, 11, "an entry for each relation, published or not");
+    }
+}
+
+/// ALTER PUBLICATION … SET names all its tables, so that all entries are built again under every rule; the index has none to scan for.
+#[test]
+fn every_alteration_of_a_publication_builds_all_its_tables_again() {
+    let set = [("published", "20"), ("rate", "400/s"), ("length", "5s")];
+    for (profile, scans) in [("pg17", true), ("pg18", false), ("indexed", false)] {
+        let (decoder, transactions) = decode_published("publication-churn", &set, &["pub"], profile);
+        let altered = transactions.iter().filter(|t| t.changes() == 0).count() as u64;
+        let counts = decoder.relsync_counts();
+        assert_eq!((altered, decoder.work().rows_filtered), (5, 0), "{profile}: all is published");
+        // A transaction that runs beside one is handed its messages, and flushes once more what was built meanwhile.
+        assert_eq!(counts.built, counts.flushed + 20, "{profile}: all that is flushed is built again");
+        assert!((20 * altered..22 * altered).contains(&counts.flushed), "{profile}: {}", counts.flushed);
+        assert_eq!(counts.visited > 0, scans, "{profile}");
     }
 }

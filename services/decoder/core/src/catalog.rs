@@ -7,7 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use pg_types::{Oid, RelFileLocator};
+use pg_types::{CatalogRow, Oid, RelFileLocator};
 
 /// A relation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +28,17 @@ pub trait Catalog: fmt::Debug + Send + Sync {
     fn by_file(&self, file: RelFileLocator) -> Option<RelationInfo>;
     /// The relation with this oid.
     fn by_oid(&self, oid: Oid) -> Option<RelationInfo>;
+
+    /// A relation's `relkind`, if it is known.
+    fn kind(&self, oid: Oid) -> Option<char> {
+        let _ = oid;
+        None
+    }
+
+    /// Rows that say what is published, as they were before the WAL.
+    fn publication_rows(&self) -> Vec<CatalogRow> {
+        Vec::new()
+    }
 }
 
 /// No copy at all: every relation is shown by its file.

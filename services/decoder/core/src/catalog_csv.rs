@@ -1,7 +1,8 @@
 //! A copy of `pg_class` as csv: `pg_class.csv` as it was at the end of the WAL and `pg_class_start.csv` as it was before.
 //!
 //! Columns, by header, in any order: `relname, oid, relfilenode, reltablespace, nsp, relkind` and, if there, `filenode_effective`
-//! (`pg_relation_filenode`, which also knows the files of mapped catalogs). Either file may be missing, not both.
+//! (`pg_relation_filenode`, which also knows the files of mapped catalogs) and `relnamespace` (the schema's oid, which publications of
+//! schemas need). Either file may be missing, not both. Beside them may be copies of what is published ([`published`]).
 //!
 //! A file is looked for at the end, then at the start (relations dropped or rewritten since), then as the first file of a
 //! relation, which carries the relation's oid as its number. Names are those at the end, for relations dropped since those at
@@ -10,16 +11,21 @@
 //! Differences from PostgreSQL: a tablespace of 0 is the database's default one, which WAL does not name, so a file that is in
 //! no named tablespace matches any.
 
+mod published;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pg_types::{Oid, RelFileLocator};
+use pg_types::{CatalogRow, Oid, RelFileLocator};
 
 use crate::catalog::{Catalog, RelationInfo, quote_qualified_identifier};
 
 /// File names looked for, the newer first.
 const FILES: [&str; 2] = ["pg_class.csv", "pg_class_start.csv"];
+
+/// What an oid is.
+const NUMBER: &str = "a number below 2^32";
 
 /// Schemas whose oid is fixed.
 const PINNED_SCHEMAS: [(&str, Oid); 3] = [("pg_catalog", Oid(11)), ("pg_toast", Oid(99)), ("public", Oid(2200))];
@@ -50,17 +56,17 @@ pub enum CatalogError {
         source: csv::Error,
     },
     /// A column is missing.
-    #[error(
-        "{path} has no column '{column}': its header line must name relname, oid, relfilenode, reltablespace, nsp, relkind"
-    )]
+    #[error("{path} has no column '{column}': its header line must name {all}")]
     Column {
         /// The file.
         path: PathBuf,
         /// The column.
         column: &'static str,
+        /// All that are needed.
+        all: String,
     },
-    /// A value is no number.
-    #[error("{path}, line {line}: '{value}' is no value for {column}: a number below 2^32 is wanted")]
+    /// A value is of another type.
+    #[error("{path}, line {line}: '{value}' is no value for {column}: {wanted} is wanted")]
     Value {
         /// The file.
         path: PathBuf,
@@ -70,6 +76,8 @@ pub enum CatalogError {
         column: &'static str,
         /// The text, control characters escaped.
         value: String,
+        /// What it should be.
+        wanted: &'static str,
     },
 }
 
@@ -80,6 +88,10 @@ pub struct CsvCatalog {
     by_oid: BTreeMap<Oid, RelationInfo>,
     /// (tablespace, file) → oid at the end, and at the start.
     files: [BTreeMap<(Oid, u32), Oid>; 2],
+    /// `relkind` of relations.
+    kinds: BTreeMap<Oid, char>,
+    /// What is published.
+    published: Vec<CatalogRow>,
 }
 
 /// Reads a file, but no pipe or device, which may have no end.
@@ -104,6 +116,7 @@ impl CsvCatalog {
             }
             found = true;
         }
+        catalog.published = published::load(dir)?;
         if found { Ok(catalog) } else { Err(CatalogError::Missing { dir: dir.to_owned() }) }
     }
 
@@ -144,6 +157,7 @@ impl CsvCatalog {
                 line: row.position().map_or(0, csv::Position::line),
                 column,
                 value: value.escape_debug().to_string(),
+                wanted: NUMBER,
             })
         };
         let oid = Oid(number(columns.oid, "oid")?);
@@ -153,9 +167,12 @@ impl CsvCatalog {
         let file = if effective == 0 { own } else { effective };
         let (schema, kind) = (text(columns.nsp), text(columns.relkind));
         let catalog = schema == "pg_catalog" && oid.0 < Oid::FIRST_NORMAL.0;
+        let named = columns.relnamespace.map_or(Ok(0), |at| number(at, "relnamespace"))?;
+        let pinned = || PINNED_SCHEMAS.iter().find(|(name, _)| *name == schema).map_or(Oid::INVALID, |(_, oid)| *oid);
+        self.kinds.entry(oid).or_insert(kind.chars().next().unwrap_or_default());
         self.by_oid.entry(oid).or_insert_with(|| RelationInfo {
             oid,
-            namespace: PINNED_SCHEMAS.iter().find(|(name, _)| *name == schema).map_or(Oid::INVALID, |(_, oid)| *oid),
+            namespace: if named == 0 { pinned() } else { Oid(named) },
             name: Arc::from(quote_qualified_identifier(&schema, &text(columns.relname))),
             logged: matches!(&*kind, "r" | "p" | "m") && !catalog && schema != "pg_toast",
         });
@@ -176,6 +193,14 @@ impl Catalog for CsvCatalog {
     fn by_oid(&self, oid: Oid) -> Option<RelationInfo> {
         self.by_oid.get(&oid).cloned()
     }
+
+    fn kind(&self, oid: Oid) -> Option<char> {
+        self.kinds.get(&oid).copied()
+    }
+
+    fn publication_rows(&self) -> Vec<CatalogRow> {
+        self.published.clone()
+    }
 }
 
 /// Where the columns are.
@@ -195,13 +220,18 @@ struct Columns {
     relkind: usize,
     /// `filenode_effective`, if there.
     effective: Option<usize>,
+    /// `relnamespace`, if there.
+    relnamespace: Option<usize>,
 }
 
 impl Columns {
     /// Finds them in the header line.
     fn find(header: &csv::ByteRecord, path: &Path) -> Result<Columns, CatalogError> {
         let at = |name: &str| header.iter().position(|h| h == name.as_bytes());
-        let need = |column: &'static str| at(column).ok_or(CatalogError::Column { path: path.to_owned(), column });
+        let need = |column: &'static str| {
+            let all = || "relname, oid, relfilenode, reltablespace, nsp, relkind".to_owned();
+            at(column).ok_or_else(|| CatalogError::Column { path: path.to_owned(), column, all: all() })
+        };
         Ok(Columns {
             relname: need("relname")?,
             oid: need("oid")?,
@@ -210,6 +240,7 @@ impl Columns {
             nsp: need("nsp")?,
             relkind: need("relkind")?,
             effective: at("filenode_effective"),
+            relnamespace: at("relnamespace"),
         })
     }
 }
@@ -264,5 +295,20 @@ mod tests {
         assert!(CsvCatalog::load(dir.path()).unwrap_err().to_string().contains("holds neither"));
         std::fs::write(dir.path().join("pg_class.csv"), "relname,oid\n").unwrap();
         assert!(CsvCatalog::load(dir.path()).unwrap_err().to_string().contains("no column 'relfilenode'"));
+        let dir = folder(Some("t,1,1,0,public,r,\n"), None);
+        let publication = |text: &str| {
+            std::fs::write(dir.path().join("pg_publication_rel_start.csv"), text).unwrap();
+            CsvCatalog::load(dir.path()).map(|catalog| catalog.publication_rows()).map_err(|e| e.to_string())
+        };
+        assert!(
+            publication("prpubid\n1\n")
+                .unwrap_err()
+                .contains("no column 'prrelid': its header line must name prpubid, prrelid")
+        );
+        assert!(publication("prrelid,prpubid\n1,x\n").unwrap_err().contains("line 2: 'x' is no value for prpubid: a number"));
+        assert_eq!(
+            publication("prrelid,prpubid\n1,7\n"),
+            Ok(vec![CatalogRow::PublicationRel { publication: Oid(7), rel: Oid(1) }])
+        );
     }
 }

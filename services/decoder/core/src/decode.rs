@@ -43,7 +43,9 @@ use crate::footprint::Footprint;
 use crate::interrupt::Interrupt;
 use crate::invalidation::{CacheContents, CacheSizes, Caches, RegisteredCallbacks};
 use crate::output::OutputSink;
+use crate::plugin_options::PluginOptions;
 use crate::profile::Profile;
+use crate::publications::Publications;
 use crate::relations::Relations;
 use crate::relcache::RelcacheCounts;
 use crate::relsync::RelsyncCounts;
@@ -75,6 +77,8 @@ pub struct DecoderConfig {
     pub streaming: bool,
     /// Prepared transactions are given out when they are prepared, if the WAL can tell (14 and later); [`None`]: when they commit.
     pub two_phase: Option<TwoPhase>,
+    /// What the output plugin is asked for.
+    pub options: PluginOptions,
 }
 
 impl DecoderConfig {
@@ -82,7 +86,8 @@ impl DecoderConfig {
     #[must_use]
     pub fn new(version: PgVersion, profile: Profile, database: Oid) -> Self {
         let (confirmed_lsn, work_mem) = (Lsn::INVALID, WorkMem::default());
-        Self { version, profile, database, confirmed_lsn, work_mem, streaming: false, two_phase: None }
+        let options = PluginOptions::default();
+        Self { version, profile, database, confirmed_lsn, work_mem, streaming: false, two_phase: None, options }
     }
 }
 
@@ -215,6 +220,8 @@ impl Decoder {
 
     /// The rest of both.
     fn with(config: DecoderConfig, catalog: Arc<dyn Catalog>, snap_build: SnapBuild) -> Decoder {
+        let names = config.options.publication_names.clone();
+        let publications = (!names.is_empty()).then(|| Publications::new(names, catalog.publication_rows()));
         let caches = Caches::new(config.version, config.database, &config.profile, CurrentFunction::default());
         Decoder {
             rules: WAL_RULES[config.version as usize],
@@ -224,7 +231,10 @@ impl Decoder {
             restart_lsn: Lsn::INVALID,
             catalog_xmin: Xid::INVALID,
             reorder_buffer: ReorderBuffer::new(Memory::new(config.work_mem, &config.profile)),
-            replayer: Replayer::new(caches, Relations::new(catalog, config.database), &config.profile),
+            replayer: Replayer {
+                publications,
+                ..Replayer::new(caches, Relations::new(catalog, config.database), &config.profile)
+            },
             tree: Vec::new(),
             changers: Vec::new(),
             mapped_files: FxHashMap::default(),
@@ -367,7 +377,7 @@ impl Decoder {
         sink: &mut dyn OutputSink,
     ) -> Result<(), DecodeError> {
         let at = record.xid.is_valid().then(|| self.reorder_buffer.find_or_begin(record.xid, record.lsn));
-        if message.db != self.config.database {
+        if message.db != self.config.database || self.filter_by_origin(record.origin) {
             return Ok(());
         }
         let consistent = self.snap_build.state() == SnapBuildState::Consistent;
@@ -382,6 +392,13 @@ impl Decoder {
             _ => {}
         }
         Ok(())
+    }
+
+    /// `FilterByOrigin`: whether what is of this origin is passed over, which is counted.
+    fn filter_by_origin(&mut self, origin: u16) -> bool {
+        let passed_over = self.config.options.origin.passes_over(origin);
+        self.replayer.caches.work.origin_skips += u64::from(passed_over);
+        passed_over
     }
 
     /// Refuses messages whose syscache the version does not have.
@@ -555,6 +572,12 @@ impl Decoder {
     #[must_use]
     pub fn current_function(&self) -> CurrentFunction {
         self.replayer.caches.marker.clone()
+    }
+
+    /// Publications that are asked for and not there now.
+    #[must_use]
+    pub fn missing_publications(&self) -> Vec<String> {
+        self.replayer.publications.as_ref().map(Publications::missing).unwrap_or_default()
     }
 
     /// The settings.

@@ -15,7 +15,9 @@ pub mod footprint;
 pub mod interrupt;
 pub mod invalidation;
 pub mod output;
+pub mod plugin_options;
 pub mod profile;
+mod publications;
 mod relations;
 mod relcache;
 mod relfilenode_map;
@@ -43,6 +45,7 @@ pub use output::{
     Action, DecodedChange, DecodedTransaction, NoOutput, OutputSink, PreparedEnd, Relation, RelationChanges, TimestampText,
 };
 pub use pg_types::QueueCounts;
+pub use plugin_options::{OriginFilter, PluginOptions, UnknownOrigin};
 pub use profile::{Consumer, Profile, UnknownConsumer, UnknownProfile};
 pub use relcache::RelcacheCounts;
 pub use relsync::RelsyncCounts;

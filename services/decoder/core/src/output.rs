@@ -122,6 +122,8 @@ pub struct PreparedEnd {
     pub first_lsn: Lsn,
     /// Its subtransactions that count.
     pub subxids: Vec<Xid>,
+    /// Where this end came from.
+    pub origin: Origin,
 }
 
 /// Throws everything away.
@@ -196,6 +198,22 @@ impl MessageCounts {
     }
 }
 
+/// Where a transaction was made, if the session that replayed it here told (`pg_replication_origin_session_setup`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// Number of the origin (`roident` of `pg_replication_origin`), 0 if it was made here.
+    pub id: u16,
+    /// Where it ended there; invalid if that is not told.
+    pub lsn: Lsn,
+}
+
+impl Origin {
+    /// That of a record, and what its commit tells (`origin_lsn` of `DecodeCommit`).
+    pub(crate) fn of(id: u16, told: Option<(Lsn, Timestamp)>) -> Self {
+        Self { id, lsn: told.map_or(Lsn::INVALID, |(lsn, _)| lsn) }
+    }
+}
+
 /// A committed transaction, decoded.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DecodedTransaction {
@@ -216,6 +234,8 @@ pub struct DecodedTransaction {
     pub gid: Vec<u8>,
     /// Its committed subtransactions.
     pub subxids: Vec<Xid>,
+    /// Where it came from.
+    pub origin: Origin,
     /// What it did, by relation, in the order of the first change of each.
     pub relations: Vec<RelationChanges>,
     /// The invalidation messages of its commit record, and its logical messages.

@@ -379,6 +379,17 @@ impl Profile {
         Profile { name, consumer, ..self }
     }
 
+    /// The same for a subscriber of publications, who gets rows from `pgoutput`; its name says so.
+    #[must_use]
+    pub fn with_pgoutput(self) -> Profile {
+        match self.output_plugin {
+            OutputPlugin::PgOutput => self,
+            OutputPlugin::TestDecoding => {
+                Profile { name: self.name + "+pgoutput", output_plugin: OutputPlugin::PgOutput, ..self }
+            }
+        }
+    }
+
     /// 9.6.3 and older; the other rows change it.
     fn oldest(name: &str) -> Profile {
         Profile {

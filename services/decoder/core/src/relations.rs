@@ -13,6 +13,7 @@ use pg_types::{Oid, RelFileLocator};
 use rustc_hash::FxHashMap;
 
 use crate::catalog::{Catalog, RelationInfo};
+use crate::publications::RelationFacts;
 
 /// A relation as changes name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +64,11 @@ impl Relations {
     /// The name of the relation with this oid, if the catalog knows it.
     pub(crate) fn name_of(&self, oid: Oid) -> Option<Arc<str>> {
         self.catalog.by_oid(oid).map(|info| info.name)
+    }
+
+    /// `is_publishable_class`: whether a relation is of a kind that can be published, as far as is known; a materialized view is not.
+    pub(crate) fn is_publishable(&self, rel: Oid) -> bool {
+        self.catalog.kind(rel).is_none_or(|kind| matches!(kind, 'r' | 'p'))
     }
 
     /// The catalog that has, or had, a file of this number, if the copy knows it: of this database, or one that all share.
@@ -118,5 +124,15 @@ impl Relations {
     fn push(&mut self, relation: Relation) -> u32 {
         self.list.push(relation);
         (self.list.len() - 1) as u32
+    }
+}
+
+impl RelationFacts for Relations {
+    fn namespace(&self, rel: Oid) -> Oid {
+        self.catalog.by_oid(rel).map(|info| info.namespace).unwrap_or_default()
+    }
+
+    fn kind(&self, rel: Oid) -> Option<char> {
+        self.catalog.kind(rel)
     }
 }

@@ -17,8 +17,8 @@
 //! | lookup, message for one | O(1) |
 //! | message for all | buckets + entries |
 //!
-//! Differences from PostgreSQL: there is one publication, `FOR ALL TABLES`, so the lists of a relation's and a schema's
-//! publications are empty; its name is looked up again whenever `pg_publication` has changed, without a catcache.
+//! Differences from PostgreSQL: what an entry says is known beside the caches ([`crate::publications`]), so that only what building it costs
+//! is here; the name of one publication is looked up again whenever `pg_publication` has changed, without a catcache.
 
 use std::cell::Cell;
 

@@ -6,6 +6,8 @@
 mod instructions;
 #[path = "closed_forms/lookups.rs"]
 mod lookups;
+#[path = "closed_forms/options.rs"]
+mod options;
 mod support;
 
 use decoder_core::{QueueCounts, RelsyncCounts};

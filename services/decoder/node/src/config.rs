@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use decoder_core::{Catalog, CsvCatalog, NoCatalog, Profile, WorkMem};
+use decoder_core::{Catalog, CsvCatalog, NoCatalog, OriginFilter, PluginOptions, Profile, WorkMem};
 use pg_types::Oid;
 use serde::{Deserialize, Serialize};
 use service_kit::client::ClientConfig;
@@ -51,6 +51,11 @@ pub struct DecoderConfig {
     pub streaming: bool,
     /// Prepared transactions are given out when they are prepared (`two_phase` of a slot), from WAL of 14 and later.
     pub two_phase: bool,
+    /// Gives out only what these publications have, as `pgoutput` does (`publication_names`). What is published must be in the catalog's
+    /// folder. Empty: everything.
+    pub publications: Vec<String>,
+    /// Changes from where are decoded: `any`, or `none`, which passes over what was replayed by sessions that named an origin.
+    pub origin: String,
     /// Files for what does not fit.
     pub spill: SpillConfig,
     /// The output log.
@@ -139,6 +144,8 @@ impl Default for DecoderConfig {
             work_mem: WorkMem::default().to_string(),
             streaming: false,
             two_phase: false,
+            publications: Vec::new(),
+            origin: OriginFilter::Any.to_string(),
             spill: SpillConfig::default(),
             output_log: OutputLogConfig::default(),
             subscriptions: SubscriptionsConfig::default(),
@@ -183,6 +190,8 @@ pub(crate) struct Checked {
     pub(crate) streaming: bool,
     /// Prepared ones come at PREPARE.
     pub(crate) two_phase: bool,
+    /// What the output plugin is asked for.
+    pub(crate) options: PluginOptions,
     /// Spill files'.
     pub(crate) spill: SpillSettings,
     /// The output log's.
@@ -198,6 +207,14 @@ impl DecoderConfig {
     pub(crate) fn check(&self) -> Result<Checked, NodeError> {
         let consumer = self.consumer.as_deref().map(str::parse).transpose()?;
         let profile = self.profile.parse::<Profile>()?.consumed_by(consumer);
+        let options = PluginOptions { publication_names: self.publications.clone(), origin: self.origin.parse()? };
+        let profile = if self.publications.is_empty() { profile } else { profile.with_pgoutput() };
+        if !self.publications.is_empty() && self.catalog.is_none() {
+            return Err(NodeError::Setting {
+                name: "publications",
+                must: "be empty without `catalog`: WAL alone does not tell what is published",
+            });
+        }
         let work_mem: WorkMem = self.work_mem.parse()?;
         if self.streaming && !profile.streams() {
             return Err(NodeError::Setting {
@@ -235,7 +252,7 @@ impl DecoderConfig {
         let database = (self.database != 0).then_some(Oid(self.database));
         let spill = SpillSettings { dir: self.data_dir.join("spill"), bytes_max: self.spill.bytes_max };
         let (streaming, two_phase) = (self.streaming, self.two_phase);
-        Ok(Checked { profile, catalog, database, work_mem, streaming, two_phase, spill, log })
+        Ok(Checked { profile, catalog, database, work_mem, streaming, two_phase, options, spill, log })
     }
 }
 
@@ -252,6 +269,8 @@ mod tests {
         };
         assert!(check(|c| c.profile = "pg99".to_owned()).contains("indexed"));
         assert!(check(|c| c.consumer = Some("slow".to_owned())).contains("consumer: 'slow' is no consumer mode: live"));
+        assert!(check(|c| c.origin = "here".to_owned()).contains("origin: 'here' is no choice of origins: any"));
+        assert!(check(|c| c.publications = vec!["p".to_owned()]).contains("publications must be empty without `catalog`"));
         assert!(check(|c| c.slot = "Orders".to_owned()).contains("slot must be 1 to 63"));
         assert!(check(|c| c.work_mem = "63kB".to_owned()).contains("work_mem: '63kB' must be a number with B, kB"));
         assert!(check(|c| (c.streaming, c.profile) = (true, "pg13".to_owned())).contains("streaming must be off under"));

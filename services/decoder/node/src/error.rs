@@ -25,6 +25,9 @@ pub enum NodeError {
     /// The consumer mode is none.
     #[error("consumer: {0}")]
     Consumer(#[from] decoder_core::UnknownConsumer),
+    /// The origins are none that there are.
+    #[error("origin: {0}")]
+    Origin(#[from] decoder_core::UnknownOrigin),
     /// The memory limit is none.
     #[error("work_mem: {0}")]
     WorkMem(#[from] decoder_core::BadWorkMem),

@@ -64,6 +64,12 @@ struct Flags {
     /// Gives prepared transactions out when they are prepared; `--two-phase=false` switches it off.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     two_phase: Option<bool>,
+    /// Gives out only what this publication has; may be given several times.
+    #[arg(long = "publication", value_name = "NAME")]
+    publications: Option<Vec<String>>,
+    /// Changes from where are decoded: any, or none (what was made on the primary).
+    #[arg(long)]
+    origin: Option<String>,
     /// Folder for output log, checkpoint and positions.
     #[arg(long)]
     data_dir: Option<PathBuf>,

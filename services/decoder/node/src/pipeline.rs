@@ -225,6 +225,7 @@ impl Pipeline {
             work_mem: self.checked.work_mem,
             streaming: self.checked.streaming,
             two_phase,
+            options: self.checked.options.clone(),
             ..decoder_core::DecoderConfig::new(self.checkpoint.version, self.checked.profile.clone(), self.checkpoint.database)
         };
         let catalog = Arc::clone(&self.checked.catalog);

@@ -3,6 +3,7 @@
 //! Every other crate of the tree speaks these. Nothing here knows bytes on disk (`pg-wal` does), a wire format
 //! (`walstorm-proto` does) or a clock.
 
+pub mod catalog_row;
 pub mod catalog_snapshot;
 pub mod command_id;
 pub mod invalidation;
@@ -16,6 +17,7 @@ pub mod version;
 pub mod work;
 pub mod xid;
 
+pub use catalog_row::{CatalogRow, PublicationRow};
 pub use catalog_snapshot::{CatalogSnapshot, CatalogSnapshotCounts, CatalogSnapshotRule, DropReason};
 pub use command_id::CommandId;
 pub use invalidation::{InvalidationKind, InvalidationMessage};

@@ -122,6 +122,11 @@ work! {
     catalog_snapshots_taken,
     /// Scans with a catalog snapshot that had been taken before.
     catalog_snapshots_reused,
+    /// Rows and truncated relations that were decoded and thrown away, because no publication that is asked for has them
+    /// (`pgoutput_change`, `pgoutput_truncate`).
+    rows_filtered,
+    /// Changes and ends of transactions that were passed over because of their origin (`FilterByOrigin`).
+    origin_skips,
 }
 
 /// Counters that are no steps, beside those of bytes: what a lookup that found nothing costs is counted by its scan, and that something

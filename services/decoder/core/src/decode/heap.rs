@@ -23,6 +23,8 @@ pub(super) struct Of {
     pub(super) at: u32,
     /// Where the record starts.
     pub(super) lsn: Lsn,
+    /// Where it came from, 0 from here.
+    pub(super) origin: u16,
 }
 
 impl Decoder {
@@ -32,7 +34,7 @@ impl Decoder {
             return Ok(());
         }
         let at = self.reorder_buffer.find_or_begin(record.xid, record.lsn);
-        let of = Of { xid: record.xid, at, lsn: record.lsn };
+        let of = Of { xid: record.xid, at, lsn: record.lsn, origin: record.origin };
         if self.attributes && Footprint::concerns(&record.body) {
             self.note_footprint(at, &record.body);
         }
@@ -153,10 +155,13 @@ impl Decoder {
         collects
     }
 
-    /// The same before a change of `file`, which is queued if the file is of this database; on demand, the transaction catches
-    /// up first.
+    /// The same before a change of `file`, which is queued if the file is of this database and its origin is wanted; on demand, the
+    /// transaction catches up first.
     fn may_queue(&mut self, of: Of, file: RelFileLocator, sink: &mut dyn OutputSink) -> Result<bool, DecodeError> {
         if !self.process_change(of) || file.db != self.config.database {
+            return Ok(false);
+        }
+        if self.filter_by_origin(of.origin) {
             return Ok(false);
         }
         if self.config.profile.distribution == Distribution::OnDemand {

@@ -16,7 +16,7 @@ use pg_types::{Lsn, WalRecord, Work};
 use crate::DecodeError;
 use crate::decode::Decoder;
 use crate::decode::xact::Ending;
-use crate::output::{OutputSink, PreparedEnd};
+use crate::output::{Origin, OutputSink, PreparedEnd};
 use crate::reorder_buffer::txn::Prepared;
 use crate::sampling::Function;
 use crate::snap_build::SnapBuildState;
@@ -56,9 +56,10 @@ impl Decoder {
         if self.snap_build.state() < SnapBuildState::Consistent {
             return Ok(());
         }
-        let txn = self.reorder_buffer.get(at);
-        if self.snap_build.skips(lsn) || (prepare.db.is_valid() && prepare.db != self.config.database) {
+        let other_database = prepare.db.is_valid() && prepare.db != self.config.database;
+        if self.snap_build.skips(lsn) || other_database || self.filter_by_origin(record.origin) {
             // `ReorderBufferSkipPrepare`, `ReorderBufferInvalidate`
+            let txn = self.reorder_buffer.get(at);
             if txn.has_base_snapshot() {
                 self.replayer.caches.execute_all(&txn.messages);
             }
@@ -69,7 +70,8 @@ impl Decoder {
         }
         let (before, noted) = (self.work(), self.reorder_buffer.memory.noted);
         let PrepareRecord { gid, subxids, messages, commit_locators: dropped, .. } = prepare;
-        self.give_out_prepared(at, Ending { lsn, end_lsn, time, gid, subxids, messages, dropped }, before, noted, sink)
+        let origin = Origin::of(record.origin, prepare.origin);
+        self.give_out_prepared(at, Ending { lsn, end_lsn, time, gid, subxids, messages, dropped, origin }, before, noted, sink)
     }
 
     /// `ReorderBufferPrepare`: gives a prepared transaction out and keeps what its end needs.
@@ -140,6 +142,7 @@ impl Decoder {
             subxids: &abort.subxids,
             messages: &[],
             dropped: &[],
+            origin: Origin::of(record.origin, abort.origin),
         };
         self.finish_prepared(at, ending, sink, |sink, end| sink.rollback_prepared(end))
     }
@@ -164,6 +167,7 @@ impl Decoder {
             prepare_time: prepared.time,
             first_lsn: txn.first_lsn,
             subxids: ending.subxids.to_vec(),
+            origin: ending.origin,
         };
         tell(sink, &end);
         self.replayer.caches.execute_all(&txn.messages);

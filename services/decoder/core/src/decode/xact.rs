@@ -5,7 +5,7 @@ use pg_types::{InvalidationMessage, Lsn, RelFileLocator, Timestamp, WalRecord, W
 
 use crate::DecodeError;
 use crate::decode::Decoder;
-use crate::output::OutputSink;
+use crate::output::{Origin, OutputSink};
 use crate::profile::Distribution;
 use crate::reorder_buffer::distribution::{Committing, distribute};
 use crate::reorder_buffer::replay::{Replay, ended_xid, forget, has_something};
@@ -29,6 +29,8 @@ pub(super) struct Ending<'a> {
     pub(super) messages: &'a [InvalidationMessage],
     /// Files that its commit drops.
     pub(super) dropped: &'a [RelFileLocator],
+    /// Where it came from.
+    pub(super) origin: Origin,
 }
 
 impl<'a> Ending<'a> {
@@ -42,6 +44,7 @@ impl<'a> Ending<'a> {
             subxids: &commit.subxids,
             messages: &commit.messages,
             dropped: &commit.dropped_locators,
+            origin: Origin::of(record.origin, commit.origin),
         }
     }
 }
@@ -69,7 +72,7 @@ impl Decoder {
         }
         let Some(at) = self.reorder_buffer.find(xid) else { return Ok(()) };
         let other_database = commit.db.is_valid() && commit.db != self.config.database;
-        let skipped = self.snap_build.skips(record.lsn) || other_database;
+        let skipped = self.snap_build.skips(record.lsn) || other_database || self.filter_by_origin(record.origin);
         let ending = Ending::of_commit(record, commit);
         if !skipped && commit.prepared_xid.is_valid() && self.decodes_at_prepare(&commit.gid) {
             return self.commit_prepared(at, ending, before, noted, sink);
@@ -159,7 +162,7 @@ impl Decoder {
         out.gid.extend_from_slice(ending.gid);
         out.subxids.extend_from_slice(ending.subxids);
         out.messages.add(ending.messages);
-        out.restart_lsn = tree[0].restart_lsn;
+        (out.restart_lsn, out.origin) = (tree[0].restart_lsn, ending.origin);
         self.give_footprint(ending, tree);
         let mut replay = Replay::new(&mut self.replayer, sink, ending.messages, newest);
         if tree[0].streamed() {
@@ -179,7 +182,8 @@ impl Decoder {
         sink: &mut dyn OutputSink,
     ) -> Result<(), DecodeError> {
         let other_database = abort.db.is_valid() && abort.db != self.config.database;
-        let skipped = self.snap_build.skips(record.lsn) || other_database;
+        let skipped =
+            self.snap_build.skips(record.lsn) || other_database || self.config.options.origin.passes_over(record.origin);
         if !skipped && abort.prepared_xid.is_valid() && self.decodes_at_prepare(&abort.gid) {
             return self.rollback_prepared(record, abort, sink);
         }

@@ -64,6 +64,11 @@ impl RowKind {
         matches!(self, Self::UpdateWithoutRow | Self::DeleteOfCatalog)
     }
 
+    /// The row or its key is in the record; `pgoutput` sends no DELETE without.
+    pub(crate) fn has_row(self) -> bool {
+        !matches!(self, Self::DeleteWithoutRow | Self::DeleteOfCatalog)
+    }
+
     /// Without a catalog copy that knows the relation: whether its rows are decoded, as far as the record shows.
     pub(crate) fn looks_logged(self) -> bool {
         !self.of_catalog() && self != Self::InsertToast

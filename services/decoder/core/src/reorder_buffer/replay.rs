@@ -23,6 +23,8 @@
 //! Differences from PostgreSQL: where no records with single commands' messages are in WAL (13), the commit's messages stand in
 //! for them under the newer rules.
 
+mod sent;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -341,7 +343,8 @@ impl<'a> Replay<'a> {
         if !relation.logged.unwrap_or(kind.looks_logged() && file.rel >= Oid::FIRST_NORMAL.0) {
             return;
         }
-        let names = (number, relation.oid, relation.namespace);
+        let (oid, namespace) = (relation.oid, relation.namespace);
+        let names = (number, oid, namespace);
         if relation.logged.is_some() && relation.oid.0 != file.rel && self.is_transient(file) {
             return;
         }
@@ -349,13 +352,19 @@ impl<'a> Replay<'a> {
             return;
         }
         let action = kind.action();
-        self.count(lsn, number, action as usize, rows.into());
         let outer = self.with.caches.marker.enter(Function::OutputPlugin);
-        let (xid, relation) = (self.current.0, self.with.relations.get(number));
-        self.with.caches.hold(relation.oid);
-        self.with.caches.show_rows(number, relation.oid, relation.namespace, rows.into());
-        self.sink.change(&DecodedChange { lsn, xid, relation, action, rows });
-        self.with.caches.release(relation.oid);
+        self.with.caches.hold(oid);
+        let sent_as = self.sent_as(number, action as usize).filter(|_| !self.filters() || kind.has_row());
+        match sent_as {
+            Some(sent_as) => {
+                self.count(lsn, sent_as, action as usize, rows.into());
+                self.with.caches.show_rows(number, oid, namespace, rows.into());
+                let relation = self.with.relations.get(sent_as);
+                self.sink.change(&DecodedChange { lsn, xid: self.current.0, relation, action, rows });
+            }
+            None => self.with.caches.work.rows_filtered += u64::from(rows),
+        }
+        self.with.caches.release(oid);
         self.with.caches.marker.leave(outer);
     }
 
@@ -389,11 +398,16 @@ impl<'a> Replay<'a> {
             self.with.caches.open_relation(*oid, namespace);
             self.with.caches.hold(*oid);
             if logged.unwrap_or(true) {
-                self.count(lsn, number, TRUNCATE, 1);
                 shown.push(number);
             }
         }
         let outer = self.with.caches.marker.enter(Function::OutputPlugin);
+        self.wanted_truncates(lsn, &mut shown);
+        if shown.is_empty() && self.filters() {
+            record.relids.iter().for_each(|oid| self.with.caches.release(*oid));
+            self.with.caches.marker.leave(outer);
+            return;
+        }
         let shown: Vec<&Relation> = shown.into_iter().map(|number| self.with.relations.get(number)).collect();
         shown.iter().for_each(|relation| self.with.caches.show_truncate(relation.oid, relation.namespace));
         self.sink.truncate(lsn, self.current.0, &shown, record);

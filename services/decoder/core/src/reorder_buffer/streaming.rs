@@ -29,6 +29,7 @@ use pg_types::{Lsn, Work};
 use crate::invalidation::Caches;
 use crate::output::OutputSink;
 use crate::profile::{EndMessages, MessageRule, Profile, RepeatedMessages};
+use crate::publications::Publications;
 use crate::relations::Relations;
 use crate::reorder_buffer::ReorderBuffer;
 use crate::reorder_buffer::change::{ChangeKind, Completeness};
@@ -92,6 +93,8 @@ pub(crate) struct Replayer {
     pub(crate) caches: Caches,
     /// Names.
     pub(crate) relations: Relations,
+    /// What the subscriber wants, if it asked for publications.
+    pub(crate) publications: Option<Publications>,
     /// On demand: commits to catch up with.
     pub(crate) commits: CatalogCommits,
     /// When messages are executed.
@@ -112,6 +115,7 @@ impl Replayer {
         Self {
             caches,
             relations,
+            publications: None,
             commits: CatalogCommits::default(),
             rule: profile.message_rule,
             repeated: profile.repeated_messages,

@@ -112,6 +112,8 @@ pub(crate) fn work(work: &Work) -> wal::Work {
         historic_scans: work.historic_scans,
         catalog_snapshots_taken: work.catalog_snapshots_taken,
         catalog_snapshots_reused: work.catalog_snapshots_reused,
+        rows_filtered: work.rows_filtered,
+        origin_skips: work.origin_skips,
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod dependency;
 mod heap_file;
+mod published_csv;
 mod relation;
 mod system;
 mod traits;
