@@ -121,6 +121,8 @@ pub enum RecordBody {
     LogicalMessage(Box<LogicalMessageRecord>),
     /// BTREE: an entry was put into a leaf page. Written only: read, it is one of [`RecordBody::Other`].
     IndexInsert(IndexInsert),
+    /// BTREE, HASH, GIST, SPGIST: entries of removed rows are removed; conflicts like pruning. Read only.
+    IndexPrune(IndexPruneRecord),
     /// SEQUENCE: values of a sequence were reserved; its file. Written only, like the above.
     SequenceLog(RelFileLocator),
     /// Any other resource manager or operation.
@@ -505,6 +507,20 @@ pub struct PruneRecord {
     pub unused: u16,
     /// Rows that are frozen; where a page is marked visible, whether all of its are (1).
     pub frozen: u16,
+}
+
+/// Removal of index entries, or reuse of a page that held some, as far as a standby's snapshots are concerned.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct IndexPruneRecord {
+    /// File of the index.
+    pub target: RelFileLocator,
+    /// Snapshots older than this conflict; [`Xid::INVALID`] if none do.
+    pub conflict_horizon: Xid,
+    /// `EpochFromFullTransactionId` of the horizon, where it is one of 64 bits: a page's is recorded when it is emptied, and may be older
+    /// than 2^31 transactions when the page is used again. Then nobody can be in the way.
+    pub horizon_epoch: Option<u32>,
+    /// The index is a catalog's (known from 16 on).
+    pub is_catalog: bool,
 }
 
 /// `xl_heap_rewrite_mapping`.

@@ -9,6 +9,7 @@ mod flips;
 mod fuzz_smoke;
 mod golden;
 mod golden_facts;
+mod index_prune;
 mod other_versions;
 mod reader;
 mod recovery;

@@ -22,7 +22,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pg_types::{Oid, RecordBody, Xid};
+use pg_types::record::IndexPruneRecord;
+use pg_types::{FullXid, Oid, RecordBody, Xid};
 
 use crate::error::RecoveryError;
 use crate::slru::SlruCounts;
@@ -52,9 +53,12 @@ pub(crate) enum Conflict {
 }
 
 impl Conflict {
-    /// The conflict of a record, if it can have one.
-    pub(crate) fn of(body: &RecordBody) -> Option<Self> {
+    /// The conflict of a record, if it can have one; `next_xid` is that of the state before it.
+    pub(crate) fn of(body: &RecordBody, next_xid: FullXid) -> Option<Self> {
         match body {
+            RecordBody::IndexPrune(prune) if prune.conflict_horizon.is_normal() && !long_ago(prune, next_xid) => {
+                Some(Self::Snapshot { horizon: prune.conflict_horizon, database: prune.target.db })
+            }
             RecordBody::Prune(prune) | RecordBody::Visible(prune) if prune.conflict_horizon.is_normal() => {
                 Some(Self::Snapshot { horizon: prune.conflict_horizon, database: prune.target.db })
             }
@@ -80,6 +84,14 @@ impl Conflict {
             Self::Lock { relations } => relations.iter().any(|relation| held.locks.contains(relation)),
         }
     }
+}
+
+/// Whether a page's horizon is so old that no snapshot can be (`ResolveRecoveryConflictWithSnapshotFullXid`).
+fn long_ago(prune: &IndexPruneRecord, next_xid: FullXid) -> bool {
+    prune.horizon_epoch.is_some_and(|epoch| {
+        let horizon = u64::from(epoch) << 32 | u64::from(prune.conflict_horizon.numeric());
+        next_xid.0.saturating_sub(horizon) >= u64::from(u32::MAX / 2)
+    })
 }
 
 /// A reader that holds a snapshot (`PGPROC`).

@@ -57,6 +57,12 @@ pub enum EncodeError {
         /// Operation.
         info: u8,
     },
+    /// It is read from servers' logs alone.
+    #[error("{what} cannot be written: it is read from servers' logs alone")]
+    ReadOnly {
+        /// The record.
+        what: &'static str,
+    },
     /// Less bytes than the rows' headers need.
     #[error("{what} of {len} bytes is too short to hold what it must: {min} bytes are the least")]
     TooShort {
@@ -153,6 +159,7 @@ impl Encoder {
             B::SmgrCreate { .. } | B::SmgrTruncate { .. } | B::Relmap(_) | B::LogicalMessage(_) => self.storage(body),
             B::IndexInsert(r) => self.index_insert(r),
             B::SequenceLog(target) => self.sequence_log(*target),
+            B::IndexPrune(_) => Err(EncodeError::ReadOnly { what: "a removal of index entries" }),
             B::Other { rmid, info } => Err(EncodeError::Opaque { rmid: *rmid, info: *info }),
         }
     }

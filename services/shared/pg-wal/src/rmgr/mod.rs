@@ -3,6 +3,7 @@
 
 pub mod heap;
 pub mod heap2;
+mod index;
 pub mod logicalmsg;
 pub mod relmap;
 pub mod smgr;
@@ -338,6 +339,7 @@ pub(crate) fn decode_body(
         RM_HEAP2 => heap2::decode(header, parts, profile),
         RM_HEAP => heap::decode(header, parts, profile),
         RM_LOGICALMSG => logicalmsg::decode(header, parts),
+        RM_BTREE | RM_HASH | RM_GIST | RM_SPGIST => index::decode(header, parts, profile),
         _ => Ok(RecordBody::Other { rmid: header.rmid, info: header.operation() }),
     }
 }

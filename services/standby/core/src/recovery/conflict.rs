@@ -3,8 +3,9 @@
 //! Before it replays a record, the caller asks [`RecoveryWriter::resolve_conflicts`], which tells it to go on or for how long to
 //! wait; time is the caller's. Whoever does not ask gets `max_standby_streaming_delay = 0`: replaying the record cancels at once.
 //!
-//! **Differences from PostgreSQL.** Conflicts come from pruning, freezing, visibility and lock records. Those of index records,
-//! dropped databases and tablespaces, buffer pins and deadlocks are not modelled: the records do not tell, or there is nothing to pin.
+//! **Differences from PostgreSQL.** Conflicts come from pruning, freezing, visibility and lock records, and from those that remove index
+//! entries or use a page of an index again. Those of dropped databases and tablespaces, of buffer pins and deadlocks are not modelled:
+//! there is nothing to drop or to pin.
 
 use std::collections::BTreeMap;
 
@@ -100,7 +101,7 @@ impl RecoveryWriter {
     /// `ResolveRecoveryConflictWithSnapshot`, `ResolveRecoveryConflictWithLock`: whether `record` may be replayed. Readers in its
     /// way are waited for until the delay since the receipt of the WAL is over (`GetStandbyLimitTime`), then cancelled.
     pub fn resolve_conflicts(&mut self, record: &WalRecord, delays: StandbyDelays, clock: ReceiptClock) -> Resolution {
-        let Some(conflict) = Conflict::of(&record.body) else { return Resolution::Clear { cancelled: 0 } };
+        let Some(conflict) = Conflict::of(&record.body, self.state.next_xid) else { return Resolution::Clear { cancelled: 0 } };
         let victims = self.shared.held().victims(&conflict);
         let Some(&first) = victims.first() else {
             self.conflicts.waiting = None;
@@ -120,7 +121,7 @@ impl RecoveryWriter {
 
     /// Cancels whoever is still in the way of a record (H1); gives how many.
     pub(super) fn cancel_conflicting(&mut self, record: &WalRecord) -> usize {
-        let Some(conflict) = Conflict::of(&record.body) else { return 0 };
+        let Some(conflict) = Conflict::of(&record.body, self.state.next_xid) else { return 0 };
         self.conflicts.waiting = None;
         let cancelled = self.shared.held().cancel_conflicting(&conflict);
         self.count_cancelled(conflict.kind(), cancelled);

@@ -1,6 +1,6 @@
 //! Readers in the way of replay, in virtual time.
 
-use pg_types::record::{CommitRecord, PruneRecord, RunningXactsRecord, StandbyLock};
+use pg_types::record::{CommitRecord, IndexPruneRecord, PruneRecord, RunningXactsRecord, StandbyLock};
 use pg_types::{Oid, RecordBody, RelFileLocator, WalRecord};
 use proptest::prelude::*;
 
@@ -82,6 +82,40 @@ fn replay_waits_longer_and_longer_then_cancels_those_in_that_database_with_an_ol
     // A shared relation's rows concern all databases.
     apply(&mut w, 0, prune(Oid::INVALID, 102));
     assert_eq!(elsewhere.cancelled(), Some(ConflictKind::Snapshot));
+}
+
+#[test]
+fn a_page_of_an_index_that_is_used_again_is_in_nobodys_way_if_it_was_emptied_too_long_ago() {
+    let mut w = standby("pg16");
+    let reader = w.reader();
+    let target = RelFileLocator { db: DB, ..RelFileLocator::default() };
+    let page = |epoch, horizon| {
+        let prune = IndexPruneRecord { target, conflict_horizon: Xid(horizon), horizon_epoch: epoch, is_catalog: false };
+        RecordBody::IndexPrune(prune)
+    };
+    // The next xid is 100 of epoch 2. 2^31 before it the horizon's low half would be ahead of every xmin.
+    for (epoch, horizon, conflicts) in [
+        (None, 99, false),
+        (None, 100, true),
+        (Some(2), 99, false),
+        (Some(2), 100, true),
+        (Some(1), 100, false),
+        (Some(1), (1 << 31) + 50, false),
+        (Some(1), (1 << 31) + 150, false),
+        (Some(0), (1 << 31) - 50, false),
+    ] {
+        let held = hold(&reader, DB);
+        apply(&mut w, 0, page(epoch, horizon));
+        assert_eq!(held.cancelled().is_some(), conflicts, "{epoch:?} {horizon}");
+    }
+    let long_ago = page(Some(1), (1 << 31) + 50);
+    let RecordBody::IndexPrune(prune) = &long_ago else { unreachable!() };
+    let as_if_it_had_no_epoch = RecordBody::IndexPrune(IndexPruneRecord { horizon_epoch: None, ..*prune });
+    let held = hold(&reader, DB);
+    apply(&mut w, 0, long_ago);
+    assert_eq!(held.cancelled(), None);
+    apply(&mut w, 0, as_if_it_had_no_epoch);
+    assert_eq!(held.cancelled(), Some(ConflictKind::Snapshot), "the low half alone is in the future");
 }
 
 #[test]

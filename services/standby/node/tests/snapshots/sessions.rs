@@ -175,7 +175,7 @@ async fn what_a_session_has_cached_is_read_once_until_a_message_says_otherwise()
     responses.message().await.unwrap().unwrap();
     act(&requests, &mut responses, Act::Connect(SessionConnect { database: 5 })).await;
     for (what, hit, snapshots, entries) in [(&row, false, 1, 1), (&relation, false, 0, 2), (&row, true, 0, 2)] {
-        let got = act(&requests, &mut responses, what.clone()).await;
+        let got = act(&requests, &mut responses, *what).await;
         assert_eq!((got.hit, got.snapshots, got.entries, Lsn(got.replay_lsn)), (hit, snapshots, entries, before), "{what:?}");
     }
     primary.open_gate(end);
@@ -183,7 +183,7 @@ async fn what_a_session_has_cached_is_read_once_until_a_message_says_otherwise()
     let scanned = act(&requests, &mut responses, Act::Scan(CatalogScan { relation: 1259, scans: 1 })).await;
     assert_eq!((scanned.messages, scanned.entries), (1, 1), "the row is dropped, the relation stays");
     for (what, hit, read_at) in [(&relation, true, before), (&row, false, end), (&row, true, end)] {
-        let got = act(&requests, &mut responses, what.clone()).await;
+        let got = act(&requests, &mut responses, *what).await;
         assert_eq!((got.hit, Lsn(got.replay_lsn)), (hit, read_at), "{what:?}");
     }
     for cache_id in [-1, 127, 128] {
