@@ -39,7 +39,10 @@ fn read(played: &Played, records: &[&WalRecord]) -> Met {
         met.snapshots += 1;
         met.suboverflowed += u64::from(taken.snapshot.suboverflowed);
         for xid in ended {
-            assert!(!xid_in_mvcc_snapshot(xid, &taken.snapshot, &writer.state().subtrans, &mut buffers), "{xid} has ended");
+            assert!(
+                !xid_in_mvcc_snapshot(xid, &taken.snapshot, &writer.state().subtrans, &mut |page| _ = buffers.read(page)),
+                "{xid} has ended"
+            );
         }
     }
     met.lookups = buffers.counts().lookups();
@@ -131,7 +134,7 @@ fn pages_are_read_again_and_again_past_32_of_them() {
         for round in 1..=2 {
             for xid in first..=last {
                 // The pages are what counts here.
-                let _ = xid_in_mvcc_snapshot(Xid(xid), snapshot, &state.subtrans, &mut buffers);
+                let _ = xid_in_mvcc_snapshot(Xid(xid), snapshot, &state.subtrans, &mut |page| _ = buffers.read(page));
             }
             let SlruCounts { hits, misses } = buffers.counts();
             assert_eq!(misses, if cliff { round * pages } else { pages }, "round {round} of {length}");
