@@ -24,11 +24,17 @@ impl OutputSink for Rows {
     fn commit(&mut self, _: &DecodedTransaction) {}
 }
 
+/// A recorded log and what lies beside it.
+pub(super) fn unpack(kind: &str, version: PgVersion) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let packed = format!("{}/tests/data/{kind}/pg{}.tar.zst", env!("CARGO_MANIFEST_DIR"), version.major());
+    tar::Archive::new(zstd::Decoder::new(File::open(packed).unwrap()).unwrap()).unpack(folder.path()).unwrap();
+    folder
+}
+
 /// Entries that are built for each transaction with rows, in the order of commits.
 fn built(version: PgVersion, profile: &str) -> Vec<u64> {
-    let folder = tempfile::tempdir().unwrap();
-    let packed = format!("{}/tests/data/relsync/pg{}.tar.zst", env!("CARGO_MANIFEST_DIR"), version.major());
-    tar::Archive::new(zstd::Decoder::new(File::open(packed).unwrap()).unwrap()).unpack(folder.path()).unwrap();
+    let folder = unpack("relsync", version);
     let dir = WalDir::open(folder.path(), None).unwrap();
     let mut decoder = Decoder::new(DecoderConfig::new(version, profile.parse().unwrap(), Oid(5)), Arc::new(NoCatalog));
     let mut reader = WalReader::open(&dir, None).unwrap();
