@@ -114,7 +114,7 @@ measured), traces.jsonl (OTLP JSON lines, unless they go to an endpoint), and pe
 With --json a line is an object with the key `kind`:
   source       source, consumer, about, scale, seed, parameters, version, records, bytes, commits, aborts, messages, decoded, before_commit (with two_phase or streaming), replayed, stopped, pipeline_wall_ns
   transaction  source, consumer, rank, xid, commit_lsn, looks_like, rows, messages (by kind), caches (by cache), work (by profile)
-  decoder      source, profile, consumer, published, real_server, work, cpu_ns (by function), wall_ns, identical_output
+  decoder      source, profile, consumer, published, real_server, work, snapshots, cpu_ns (by function), wall_ns, identical_output
   standby      source, profile, published, real_server, snapshots, span_max, live_max, compressions, work, snapshot_cpu_ns,
                replay_cpu_ns, identical_snapshots
 The keys of `work` are those of every walstorm command.

@@ -8,6 +8,8 @@ mod explain;
 mod figures;
 #[path = "compare/incidents.rs"]
 mod incidents;
+#[path = "compare/ladder.rs"]
+mod ladder;
 #[path = "compare/origins.rs"]
 mod origins;
 #[path = "compare/profile.rs"]

@@ -3,6 +3,8 @@
 //! Published figures are of other machines and sizes; what compares is the order of the steps and the ratios between them. Sizes
 //! are chosen so that the slowest profile fits into a run that one waits for; a scenario file may be played at any other size.
 
+use decoder_core::SnapBuildCounts;
+use pg_types::Work;
 use primary_core::{Overrides, ParameterValue};
 
 /// One profile of a ladder.
@@ -37,8 +39,60 @@ pub struct Ladder {
     pub story: (&'static str, &'static str),
     /// The profiles, slowest first.
     pub rungs: &'static [Rung],
+    /// Which counters are shown.
+    pub counters: [Counter; 4],
     /// The published profile of functions: per rung, shares in per cent by PostgreSQL's names.
     pub functions: &'static [&'static [(&'static str, u32)]],
+}
+
+/// A counter that tells a decoder's profiles apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counter {
+    /// Messages executed.
+    Messages,
+    /// Caches searched.
+    Caches,
+    /// Callbacks looked at.
+    Callbacks,
+    /// Slots of the relfilenode map.
+    MapSlots,
+    /// Snapshots handed out.
+    Snapshots,
+    /// Xids compared.
+    Compared,
+}
+
+impl Counter {
+    /// Those that are shown where nothing is said: the costs of messages.
+    pub const OF_MESSAGES: [Counter; 4] = [Self::Messages, Self::Caches, Self::Callbacks, Self::MapSlots];
+    /// Messages and snapshots.
+    pub const OF_SNAPSHOTS: [Counter; 4] = [Self::Messages, Self::MapSlots, Self::Snapshots, Self::Compared];
+
+    /// The title of its column, and what it is.
+    #[must_use]
+    pub fn text(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Messages => ("messages", "executed"),
+            Self::Caches => ("caches", "searched for one of a message"),
+            Self::Callbacks => ("callbacks", "looked at"),
+            Self::MapSlots => ("map slots", "buckets and entries of the relfilenode map that scans walked over"),
+            Self::Snapshots => ("snapshots", "handed to transactions"),
+            Self::Compared => ("compared", "xids, to have those of a snapshot in order"),
+        }
+    }
+
+    /// Its value.
+    #[must_use]
+    pub fn of(self, work: &Work, snapshots: &SnapBuildCounts) -> u64 {
+        match self {
+            Self::Messages => work.messages_executed,
+            Self::Caches => work.caches_searched,
+            Self::Callbacks => work.callbacks_visited,
+            Self::MapSlots => work.map_slots_visited,
+            Self::Snapshots => work.snapshots_distributed,
+            Self::Compared => snapshots.compared,
+        }
+    }
 }
 
 /// Who pays.
@@ -80,6 +134,7 @@ pub const LADDERS: &[Ladder] = &[
             rung("pg14", "", "each message once, not at each command"),
             rung("indexed", "", "walstorm: nothing is searched"),
         ],
+        counters: Counter::OF_MESSAGES,
         functions: &[
             &[("CatalogCacheIdInvalidate", 53), ("hash_seq_search", 31), ("CallSyscacheCallbacks", 6)],
             &[("hash_seq_search", 59)],
@@ -103,6 +158,7 @@ pub const LADDERS: &[Ladder] = &[
             rung("pg14", "", "compressed every 128 ends (2022)").real("0.29 %"),
             rung("indexed", "", "walstorm: live xids alone"),
         ],
+        counters: Counter::OF_MESSAGES,
         functions: &[],
     },
     Ladder {
@@ -119,8 +175,40 @@ pub const LADDERS: &[Ladder] = &[
             rung("pg18", "", "as 14").real("33 ms"),
             rung("indexed", "", "walstorm: no scan, nothing twice"),
         ],
+        counters: Counter::OF_MESSAGES,
         functions: &[],
     },
+    Ladder {
+        scenario: "schema-storm",
+        headline: "each idea of walstorm's own profile on schema changes beside 10,000 decoded tables",
+        scale: &[("transactions", "100")],
+        scale_text: "100 transactions that make a table with two indexes (published: 500, as measured on servers)",
+        real_servers: "",
+        side: Side::Decoder,
+        story: ("pg13", "pg14"),
+        rungs: &[
+            rung("pg13", "4.07 s", "all messages at each command"),
+            rung("pg14", "0.86 s", "each message once, and once at the end"),
+            rung("pg18", "0.93 s", "as 14"),
+            rung(INDEXED_STEPS[0], "", "the map is indexed by relation"),
+            rung(INDEXED_STEPS[1], "", "at the end messages of what is loaded alone"),
+            rung(INDEXED_STEPS[2], "", "a message that was executed is not again"),
+            rung(INDEXED_STEPS[3], "", "snapshots for those who write on"),
+            rung(INDEXED_STEPS[4], "", "committed xids stay in order"),
+            rung("indexed", "", "walstorm: and room for any number of callbacks"),
+        ],
+        counters: Counter::OF_SNAPSHOTS,
+        functions: &[],
+    },
+];
+
+/// `pg18` and one idea of `indexed` after another, in the order of [`decoder_core::profile::INDEXED_SWITCHES`] but for the last.
+pub const INDEXED_STEPS: [&str; 5] = [
+    "pg18+reverse-index",
+    "pg18+reverse-index+execute-once",
+    "pg18+reverse-index+execute-once+collapse-messages",
+    "pg18+reverse-index+execute-once+collapse-messages+on-demand-snapshots",
+    "pg18+reverse-index+execute-once+collapse-messages+on-demand-snapshots+sorted-committed",
 ];
 
 impl Ladder {
@@ -169,6 +257,15 @@ mod tests {
             for profile in [ladder.story.0, ladder.story.1] {
                 assert!(!ladder.rung(profile).unwrap().published.is_empty(), "{profile}");
             }
+        }
+    }
+
+    #[test]
+    fn the_steps_to_indexed_are_its_switches_one_after_another() {
+        let mut profile = "pg18".to_owned();
+        for (switch, step) in decoder_core::profile::INDEXED_SWITCHES.iter().zip(INDEXED_STEPS) {
+            profile = format!("{profile}+{switch}");
+            assert_eq!(profile, step);
         }
     }
 

@@ -373,6 +373,7 @@ fn decode_under(
             published: rung.map_or("", |rung| rung.published),
             real_server: rung.map_or("", |rung| rung.real_server),
             work: row.outcome.work,
+            snapshots: row.outcome.snap_build,
             identical_output: row.identical_output,
         });
     }

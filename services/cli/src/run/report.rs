@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use decoder_core::SnapBuildCounts;
 use pg_types::{Lsn, Work};
 use primary_core::ParameterValue;
 use serde::{Serialize, Serializer};
@@ -160,6 +161,9 @@ pub struct DecoderProfileReport {
     /// What decoding did.
     #[serde(serialize_with = "work")]
     pub work: Work,
+    /// What building snapshots took.
+    #[serde(serialize_with = "snapshots")]
+    pub snapshots: SnapBuildCounts,
     /// The decoded stream is that of the first profile.
     pub identical_output: bool,
 }
@@ -246,6 +250,12 @@ fn lsn<S: Serializer>(lsn: &Lsn, serializer: S) -> Result<S::Ok, S::Error> {
 /// Counters by name.
 fn work<S: Serializer>(work: &Work, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(work.entries())
+}
+
+/// Counters of snapshots, by the names that `walstorm compare` gives them.
+fn snapshots<S: Serializer>(counts: &SnapBuildCounts, serializer: S) -> Result<S::Ok, S::Error> {
+    let SnapBuildCounts { built, copied, compared, moved, .. } = *counts;
+    serializer.collect_map([("built", built), ("copied", copied), ("compared", compared), ("moved", moved)])
 }
 
 /// Counters by profile and name.

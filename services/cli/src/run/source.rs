@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn without_arguments_the_ladders_are_played() {
         let names: Vec<_> = resolve(&[]).unwrap().into_iter().map(|s| s.name).collect();
-        assert_eq!(names, ["sample-wal", "catalog-churn", "standby-gaps", "truncate-partitions"]);
+        assert_eq!(names, ["sample-wal", "catalog-churn", "standby-gaps", "truncate-partitions", "schema-storm"]);
     }
 
     #[test]

@@ -320,6 +320,11 @@ impl SnapBuild {
         Arc::clone(built)
     }
 
+    /// Catalogs changed since the last one.
+    pub(crate) fn must_build(&self) -> bool {
+        self.snapshot.is_none()
+    }
+
     /// The same without building it: what a snapshot would be now.
     pub(crate) fn would_be(&self) -> HistoricSnapshot {
         let mut xip = self.committed.clone();
@@ -365,15 +370,12 @@ impl SnapBuild {
         self.waiting.take_list(self.next_phase_at, running);
     }
 
-    /// `SnapBuildPurgeOlderTxn` (I2).
+    /// `SnapBuildPurgeOlderTxn` (I2). The last snapshot stays as it is, until catalogs change.
     fn purge_older(&mut self) {
         let (xmin, before) = (self.xmin, self.committed.len());
         self.committed.retain(|xid| !xid.precedes(xmin));
         self.unseen.retain(|xid| !xid.precedes(xmin));
-        if self.committed.len() != before {
-            self.counts.purged += (before - self.committed.len()) as u64;
-            self.snapshot = None;
-        }
+        self.counts.purged += (before - self.committed.len()) as u64;
     }
 }
 
@@ -436,8 +438,13 @@ mod tests {
         assert_eq!((snapshot.xip.clone(), snapshot.xmax), (vec![Xid(55), Xid(60), Xid(62)], Xid(63)));
         assert!(Arc::ptr_eq(&snapshot, &builder.snapshot()), "built once");
         builder.running_xacts(Lsn(4), &running(58, 70));
-        assert_eq!(builder.snapshot().xip, [Xid(60), Xid(62)]);
-        assert_eq!(builder.committed_len(), 2);
+        assert_eq!(
+            (builder.committed_len(), builder.snapshot().xip.len()),
+            (2, 3),
+            "the last one is used until catalogs change"
+        );
+        assert!(builder.commit(Lsn(5), Xid(71), &[Xid(71)]));
+        assert_eq!(builder.snapshot().xip, [Xid(60), Xid(62), Xid(71)]);
     }
 
     /// A running transaction holds `xmin` back while others commit in order and take a snapshot each: sorting looks at all each time.

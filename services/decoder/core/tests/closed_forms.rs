@@ -197,12 +197,15 @@ fn snapshots_are_quadratic_at_once_and_few_on_demand() {
     // The writer and the committing transaction get each snapshot; snapshot i holds i committed xids.
     let bytes = |header: u64| (1..=u64::from(n)).map(|i| 2 * (header + 4 * i)).sum::<u64>();
     for (profile, header) in [("pg13", 192), ("pg14", 208), ("pg16", 208), ("pg17", 208), ("pg18", 192)] {
-        let work = decode(&log, PgVersion::V18, profile).0.work();
+        let decoder = decode(&log, PgVersion::V18, profile).0;
+        let work = decoder.work();
         assert_eq!((work.snapshots_distributed, work.snapshot_bytes), (2 * u64::from(n), bytes(header)), "{profile}");
+        assert_eq!(decoder.snap_build_counts().built, 1 + u64::from(n), "the writer's first and one a commit");
         assert_eq!(work.transactions_visited, 2 * u64::from(n));
     }
     let (decoder, sink) = decode(&log, PgVersion::V18, "indexed");
     assert_eq!(decoder.work().snapshots_distributed, u64::from(later));
+    assert_eq!(decoder.snap_build_counts().built, 1 + u64::from(n), "whoever changes catalogs begins with one all the same");
     assert_eq!(decoder.sizes().catalog_commits, 0, "nobody is left who might need them");
     let (_, eager) = decode(&log, PgVersion::V18, "pg18");
     assert_eq!(sink.stream, eager.stream);

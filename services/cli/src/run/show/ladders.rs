@@ -2,16 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::run::ladder::Ladder;
+use crate::run::ladder::{Counter, Ladder};
 use crate::run::paint::{COLUMNS, Column, Paint, Text, Tone, bar, table};
-use crate::run::report::{DecoderProfileReport, DecoderProfileTimings, SourceReport, SourceTimings};
+use crate::run::report::{DecoderProfileTimings, SourceReport, SourceTimings};
 use crate::run::text::{count, nanos, short_count, times, wrapped};
 
 /// Columns of a bar.
 const BAR_COLUMNS: usize = 14;
-/// What the columns of counters are.
-const LEGEND: &str = "messages: executed; caches: searched for one of a message; callbacks: looked at; map slots: buckets and \
-                      entries of the relfilenode map that scans walked over";
 /// A function is shown if it takes at least so many per cent under some profile, or if something was published of it.
 const SHARE_MIN: f64 = 8.0;
 /// Reading WAL is left out of shares: it is the same under every profile, and the published ones are of other readers.
@@ -30,27 +27,22 @@ pub(super) fn decoder(
     let title = format!("decoder, {}", source.consumer);
     let mut head = vec![(title.as_str(), Column::Left)];
     head.extend(figures_head(ladder));
-    head.extend([
-        ("CPU here", Column::Right),
-        ("faster", Column::Right),
-        ("", Column::Left),
-        ("messages", Column::Right),
-        ("caches", Column::Right),
-        ("callbacks", Column::Right),
-        ("map slots", Column::Right),
-    ]);
+    head.extend([("CPU here", Column::Right), ("faster", Column::Right), ("", Column::Left)]);
+    let shown = ladder.map_or(Counter::OF_MESSAGES, |ladder| ladder.counters);
+    head.extend(shown.map(|counter| (counter.text().0, Column::Right)));
     let names = short_names(source.decoder_profiles.iter().map(|p| p.profile.as_str()));
     let rows = source.decoder_profiles.iter().zip(&timed.decoder_profiles).zip(&names).map(|((profile, measured), name)| {
         let mut row = vec![row_name(name, profile.identical_output)];
         row.extend(figures(ladder, &profile.profile));
         row.extend(cpu(measured.cpu_ns, first, slowest));
-        row.extend(counters(profile));
+        row.extend(shown.map(|counter| Text::from(short_count(counter.of(&profile.work, &profile.snapshots)))));
         row
     });
     let rows: Vec<Vec<Text>> = rows.collect();
     let mut text = format!("{}\n", table(&head, &rows, paint));
-    if legend {
-        text.push_str(&format!("{}\n", paint.dim(&wrapped(LEGEND, COLUMNS))));
+    if legend || shown != Counter::OF_MESSAGES {
+        let legend = shown.map(|counter| format!("{}: {}", counter.text().0, counter.text().1)).join("; ");
+        text.push_str(&format!("{}\n", paint.dim(&wrapped(&legend, COLUMNS))));
     }
     if let Some(ladder) = ladder {
         text.push_str(&changes(ladder, source.decoder_profiles.iter().map(|p| p.profile.as_str()), &names, paint));
@@ -101,13 +93,6 @@ fn cpu(cpu_ns: u64, first_ns: u64, slowest_ns: u64) -> [Text; 3] {
     let tone = if cpu_ns.saturating_mul(4) >= slowest_ns.saturating_mul(3) { Tone::Bad } else { Tone::Good };
     let faster = if cpu_ns == first_ns { "–".to_owned() } else { times(cpu_ns as f64, first_ns as f64) };
     [Text::new(nanos(cpu_ns), Tone::Strong), faster.into(), Text::new(bar(cpu_ns, slowest_ns, BAR_COLUMNS), tone)]
-}
-
-/// The counters that tell profiles apart.
-fn counters(profile: &DecoderProfileReport) -> [Text; 4] {
-    let work = &profile.work;
-    let shown = [work.messages_executed, work.caches_searched, work.callbacks_visited, work.map_slots_visited];
-    shown.map(|n| short_count(n).into())
 }
 
 /// What each rung changed, in words.

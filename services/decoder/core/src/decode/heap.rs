@@ -13,6 +13,7 @@ use crate::profile::Distribution;
 use crate::reorder_buffer::change::{ChangeKind, RowKind};
 use crate::reorder_buffer::change_size;
 use crate::reorder_buffer::distribution::catch_up;
+use crate::sampling::Function;
 
 /// Whose change a record is.
 #[derive(Clone, Copy)]
@@ -165,6 +166,7 @@ impl Decoder {
             return Ok(false);
         }
         if self.config.profile.distribution == Distribution::OnDemand {
+            self.build_snapshot();
             let (newest, bytes) = (self.replayer.commits.newest(), self.snapshot_bytes());
             catch_up(&mut self.reorder_buffer, newest, of.at, of.lsn, bytes, &mut self.replayer.room(sink))?;
         }
@@ -174,11 +176,23 @@ impl Decoder {
     /// Gives the transaction's top-level one a base snapshot if it has none (`ReorderBufferSetBaseSnapshot`).
     pub(super) fn set_base_snapshot(&mut self, at: u32, lsn: Lsn) {
         let top = self.reorder_buffer.top_of(at);
+        if self.reorder_buffer.get(top).has_base_snapshot() {
+            return;
+        }
+        self.build_snapshot();
         let (newest, xmin) = (self.replayer.commits.newest(), self.snap_build.xmin());
         let txn = self.reorder_buffer.get_mut(top);
-        if !txn.has_base_snapshot() {
-            (txn.base_snapshot_lsn, txn.base_xmin) = (Some(lsn), xmin);
-            (txn.base_commit, txn.caught_up) = (newest, newest);
+        (txn.base_snapshot_lsn, txn.base_xmin) = (Some(lsn), xmin);
+        (txn.base_commit, txn.caught_up) = (newest, newest);
+    }
+
+    /// Builds the snapshot of now, unless there is one (`SnapBuildBuildSnapshot`).
+    pub(super) fn build_snapshot(&mut self) {
+        if self.snap_build.must_build() {
+            let marker = &self.replayer.caches.marker;
+            let outer = marker.enter(Function::SnapBuildBuildSnapshot);
+            self.snap_build.snapshot();
+            marker.leave(outer);
         }
     }
 

@@ -126,10 +126,8 @@ impl Decoder {
             self.replayer.commits.push(lsn, own.as_slice().into());
             return Ok(());
         }
+        self.build_snapshot();
         let marker = self.replayer.caches.marker.clone();
-        let outer = marker.enter(Function::SnapBuildBuildSnapshot);
-        let _built = self.snap_build.snapshot();
-        marker.leave(outer);
         let outer = marker.enter(Function::SnapBuildDistributeSnapshotAndInval);
         let by = Committing { at, lsn, snapshot_bytes: self.snapshot_bytes() };
         let room = &mut self.replayer.room(sink);
