@@ -359,6 +359,13 @@ impl CatCache {
         !self.list_index.is_empty() || self.find(hash).is_some()
     }
 
+    /// Hashes of the partial keys of live lists, sorted.
+    pub(crate) fn list_contents(&self) -> Vec<u32> {
+        let mut all: Vec<u32> = self.list_index.keys().copied().collect();
+        all.sort_unstable();
+        all
+    }
+
     /// Hashes and signs of the live entries, sorted.
     pub(crate) fn contents(&self) -> Vec<(u32, bool)> {
         let live = (0..self.buckets.len()).flat_map(|bucket| self.chain(bucket)).filter(|(_, entry)| !entry.dead);

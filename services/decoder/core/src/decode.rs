@@ -40,6 +40,7 @@ use crate::DecodeError;
 use crate::attribution::Attribution;
 use crate::catalog::Catalog;
 use crate::footprint::Footprint;
+use crate::historic_catalog::{AsOf, HistoricCatalog};
 use crate::interrupt::Interrupt;
 use crate::invalidation::{CacheContents, CacheSizes, Caches, RegisteredCallbacks};
 use crate::output::OutputSink;
@@ -260,6 +261,13 @@ impl Decoder {
         self
     }
 
+    /// Reads catalogs that know what they were whenever something is loaded; otherwise everything is the same at any time.
+    #[must_use]
+    pub fn read_historic(mut self, catalog: Arc<dyn HistoricCatalog>) -> Self {
+        self.replayer.caches.historic = Some(catalog);
+        self
+    }
+
     /// Asks `status` which transactions are rolled back already; otherwise all count as running until their end is read.
     #[must_use]
     pub fn know_status(mut self, status: Box<dyn TransactionStatus>) -> Self {
@@ -298,6 +306,8 @@ impl Decoder {
             done = Err(DecodeError::Interrupted { lsn: record.lsn });
         }
         self.end_lsn = record.end_lsn;
+        self.replayer.caches.as_of = AsOf { committed: record.lsn, ..AsOf::default() };
+        self.replayer.caches.look();
         self.replayer.caches.marker.leave(outer);
         #[cfg(debug_assertions)]
         if done.is_ok() && self.reorder_buffer.len() < 1000 {

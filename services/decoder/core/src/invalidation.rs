@@ -23,6 +23,8 @@
 
 mod lookups;
 
+use std::sync::Arc;
+
 use pg_types::sinvaladt::{Got, MAXINVALMSGS, QueueReader};
 use pg_types::{
     CatalogSnapshot, DropReason, InvalidationMessage, Oid, PgVersion, QueueCounts, RelFileLocator, SharedInvalQueue, Work,
@@ -31,6 +33,7 @@ use rustc_hash::FxHashSet;
 
 use self::lookups::Looked;
 use crate::attribution::{Attribution, CacheTally, RelationTallies, RelationTally, share};
+use crate::historic_catalog::{AsOf, HistoricCatalog};
 use crate::interrupt::Interrupt;
 use crate::profile::{Consumer, OutputPlugin, Profile};
 use crate::relations::Relations;
@@ -77,7 +80,7 @@ pub struct RegisteredCallbacks {
 }
 
 /// What the caches hold, sorted, for comparing two decoders.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheContents {
     /// Catcache entries: syscache id, hash, negative.
     pub catcaches: Vec<(i8, u32, bool)>,
@@ -85,6 +88,14 @@ pub struct CacheContents {
     pub relcache: Vec<Oid>,
     /// Relfilenode map: tablespace (0 the default), file, relation (0 none).
     pub map: Vec<(Oid, u32, Oid)>,
+    /// Lists of catcaches: syscache id, hash of the partial key.
+    pub lists: Vec<(i8, u32)>,
+    /// Loaded catalogs and indexes of them that are not nailed.
+    pub catalogs: Vec<Oid>,
+    /// Relations of which `pgoutput` knows how they are published.
+    pub published: Vec<Oid>,
+    /// It knows the publications.
+    pub publications: bool,
 }
 
 /// All caches of one decoder, and the counters of what was done to them.
@@ -120,6 +131,10 @@ pub(crate) struct Caches {
     pub(crate) tuple_cids: TupleCidCounts,
     /// Relations of which the transaction that is replayed wrote catalog rows.
     pub(crate) own_relations: FxHashSet<Oid>,
+    /// The snapshot with which catalogs are read.
+    pub(crate) as_of: AsOf,
+    /// Catalogs that know what they were then, if there are such.
+    pub(crate) historic: Option<Arc<dyn HistoricCatalog>>,
     /// What is looked up, where.
     looked: Looked,
     /// The snapshot for catalogs as they are now.
@@ -161,6 +176,8 @@ impl Caches {
             loads: 0,
             tuple_cids: TupleCidCounts::default(),
             own_relations: FxHashSet::default(),
+            as_of: AsOf::default(),
+            historic: None,
             looked,
             catalog_snapshot: CatalogSnapshot::new(profile.catalog_snapshot),
             generation: 0,
@@ -293,6 +310,21 @@ impl Caches {
         self.marker.leave(outer);
     }
 
+    /// Executes those messages in order that would drop something.
+    pub(crate) fn execute_concerned(&mut self, messages: &[InvalidationMessage]) {
+        for ahead in messages.chunks(TOUCHED_AHEAD) {
+            if self.interrupt.is_raised() {
+                return;
+            }
+            self.touch(ahead);
+            for message in ahead {
+                if self.concerned(message) {
+                    self.execute(message);
+                }
+            }
+        }
+    }
+
     /// `CallSyscacheCallbacks`, with what those of `pgoutput` do.
     fn call_syscache_callbacks(&mut self, cache: i8) {
         self.callbacks.call(cache, &mut self.work, &self.marker);
@@ -418,7 +450,23 @@ impl Caches {
 
     /// Contents now.
     pub(crate) fn contents(&self) -> CacheContents {
-        CacheContents { catcaches: self.syscaches.contents(), relcache: self.relcache.contents(), map: self.map.contents() }
+        let (published, publications) = self.relsync.as_ref().map(RelationSyncCache::contents).unwrap_or_default();
+        CacheContents {
+            catcaches: self.syscaches.contents(),
+            relcache: self.relcache.contents(),
+            map: self.map.contents(),
+            lists: self.syscaches.lists(),
+            catalogs: self.relcache.catalogs(),
+            published,
+            publications,
+        }
+    }
+
+    /// Whoever has the catalogs looks at what is cached.
+    pub(crate) fn look(&self) {
+        if let Some(historic) = &self.historic {
+            historic.look(self.as_of, &|| self.contents());
+        }
     }
 }
 

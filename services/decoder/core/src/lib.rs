@@ -12,6 +12,7 @@ pub mod compare;
 pub mod decode;
 mod dynahash;
 pub mod footprint;
+pub mod historic_catalog;
 pub mod interrupt;
 pub mod invalidation;
 pub mod output;
@@ -39,6 +40,7 @@ pub use catalog_csv::CsvCatalog;
 pub use compare::{Contender, Outcome};
 pub use decode::{Decoder, DecoderConfig, DecoderSizes, TwoPhase};
 pub use footprint::{CatalogRows, Footprint};
+pub use historic_catalog::{AsOf, CatalogRead, HistoricCatalog};
 pub use interrupt::Interrupt;
 pub use invalidation::{CacheContents, CacheSizes, RegisteredCallbacks};
 pub use output::{

@@ -8,7 +8,9 @@
 //!
 //! If a profile's message rule and the WAL's version differ: a commit record holds all messages in every version, so the rule
 //! of 13 works on any WAL; WAL of 13 has no records of single commands' messages, so under the rule of 14 the commit's
-//! messages stand in for them, executed when the commit is reached and once more at the end like any others.
+//! messages stand in for them, executed when the commit is reached and once more at the end like any others. That tells the
+//! cost; no such server reads such WAL, and it would decode rows after a schema change of their own transaction with what was
+//! loaded before. `indexed` drops that when the command id rises.
 
 use std::fmt;
 use std::str::FromStr;

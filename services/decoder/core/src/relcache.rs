@@ -222,11 +222,12 @@ impl Relcache {
         }
     }
 
-    /// Loads what is needed to read `catalog` and was thrown away.
-    pub(crate) fn open_catalog(&mut self, catalog: Oid) -> CatalogsLoaded {
+    /// Loads what is needed to read `catalog` and was thrown away; `load` is told each.
+    pub(crate) fn open_catalog(&mut self, catalog: Oid, mut load: impl FnMut(Oid)) -> CatalogsLoaded {
         let mut done = CatalogsLoaded::default();
         for (relation, there) in CATALOGS.iter().zip(&mut self.catalogs) {
             if relation.to_read == catalog && !std::mem::replace(there, true) {
+                load(relation.rel);
                 done.loaded += 1;
                 done.by_file += u64::from(!relation.mapped);
             }
@@ -301,6 +302,14 @@ impl Relcache {
         } else {
             self.table.len() > 0 || self.catalogs.contains(&true)
         }
+    }
+
+    /// Oids of the loaded catalogs and indexes that are not nailed, sorted.
+    pub(crate) fn catalogs(&self) -> Vec<Oid> {
+        let loaded = CATALOGS.iter().zip(self.catalogs).filter(|(_, loaded)| *loaded);
+        let mut all: Vec<Oid> = loaded.map(|(catalog, _)| catalog.rel).collect();
+        all.sort_unstable();
+        all
     }
 
     /// Oids of the loaded relations, sorted.
@@ -380,9 +389,9 @@ mod tests {
     fn catalogs_are_there_until_a_message_and_loaded_when_they_are_read() {
         let (mut cache, mut work, marker) = loaded([]);
         let loads = |loaded, by_file| CatalogsLoaded { loaded, by_file };
-        assert_eq!(cache.open_catalog(catalog::NAMESPACE), loads(0, 0));
+        assert_eq!(cache.open_catalog(catalog::NAMESPACE, |_| ()), loads(0, 0));
         assert_eq!(
-            cache.open_catalog(CLASS_FILE_INDEX),
+            cache.open_catalog(CLASS_FILE_INDEX, |_| ()),
             loads(1, 0),
             "no syscache has this index, and the relation map tells its file"
         );
@@ -392,9 +401,9 @@ mod tests {
             assert_eq!(cache.concerned(message), again > 0);
             cache.invalidate(message, &mut work, &marker);
             assert!(!cache.concerned(message), "I2");
-            assert_eq!(cache.open_catalog(catalog::NAMESPACE), loads(again, again), "{message}");
-            assert_eq!(cache.open_catalog(catalog::NAMESPACE), loads(0, 0), "{message}");
-            assert_eq!(cache.open_catalog(catalog::AM), loads(of_another, of_another), "{message}");
+            assert_eq!(cache.open_catalog(catalog::NAMESPACE, |_| ()), loads(again, again), "{message}");
+            assert_eq!(cache.open_catalog(catalog::NAMESPACE, |_| ()), loads(0, 0), "{message}");
+            assert_eq!(cache.open_catalog(catalog::AM, |_| ()), loads(of_another, of_another), "{message}");
         }
         assert_eq!(work.entries_dropped, 1 + 1 + CATALOGS.len() as u64);
     }

@@ -131,6 +131,13 @@ impl RelationSyncCache {
         self.flush();
     }
 
+    /// Relations whose entries need no building, sorted, and whether the publications are loaded.
+    pub(crate) fn contents(&self) -> (Vec<Oid>, bool) {
+        let mut all: Vec<Oid> = self.table.iter().filter(|(_, valid)| valid.get()).map(|(rel, _)| *rel).collect();
+        all.sort_unstable();
+        (all, self.publications_valid)
+    }
+
     /// Whether a message for `rel` would flush anything.
     pub(crate) fn concerned(&self, rel: Oid) -> bool {
         if rel.is_valid() { self.table.get(&rel).is_some_and(Cell::get) } else { self.valid > 0 }

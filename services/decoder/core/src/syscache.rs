@@ -123,13 +123,13 @@ impl SysCaches {
         &self.tallies
     }
 
-    /// `SearchSysCache1` for an oid; gives whether it was there, and loads it if not.
-    pub(crate) fn look_up(&mut self, id: SysCacheId, key: Oid) -> bool {
+    /// `SearchSysCache1` for an oid; gives whether it was there, and loads it if not, `exists` saying whether there is such a row.
+    pub(crate) fn look_up(&mut self, id: SysCacheId, key: Oid, exists: impl Fn() -> bool) -> bool {
         let (cache, tally) = (&mut self.caches[id.index()], &mut self.tallies[id.index()]);
         let misses = tally.misses;
         let held = cache.search(murmurhash32(key.0), |_| {
             tally.misses += 1;
-            true
+            exists()
         });
         cache.release(held);
         tally.hits += u64::from(tally.misses == misses);
@@ -174,9 +174,15 @@ impl SysCaches {
         self.caches.iter().map(CatCache::len).sum()
     }
 
+    /// Live lists as (cache, hash of the partial key), sorted.
+    pub(crate) fn lists(&self) -> Vec<(i8, u32)> {
+        self.caches.iter().flat_map(|c| c.list_contents().into_iter().map(|hash| (c.id, hash))).collect()
+    }
+
     /// Live entries as (cache, hash, negative), sorted.
     pub(crate) fn contents(&self) -> Vec<(i8, u32, bool)> {
-        self.caches.iter().flat_map(|c| c.contents().into_iter().map(|(hash, negative)| (c.id, hash, negative))).collect()
+        let used = self.caches.iter().filter(|c| c.len() > 0);
+        used.flat_map(|c| c.contents().into_iter().map(|(hash, negative)| (c.id, hash, negative))).collect()
     }
 }
 
@@ -201,7 +207,7 @@ mod tests {
     fn loading_fills_two_caches_once_and_a_message_empties_one() {
         let mut caches = SysCaches::new(PgVersion::V13, CatcacheSearch::Direct);
         let [reloid, namespaceoid] = ["RELOID", "NAMESPACEOID"].map(|name| caches.table().id_of(name).unwrap());
-        let mut load = |rel: u32| (caches.look_up(reloid, Oid(rel)), caches.look_up(namespaceoid, Oid(2200)));
+        let mut load = |rel: u32| (caches.look_up(reloid, Oid(rel), || true), caches.look_up(namespaceoid, Oid(2200), || true));
         assert_eq!([load(16384), load(16385), load(16384)], [(false, false), (false, true), (true, true)]);
         assert_eq!((caches.tallies()[reloid.index()].hits, caches.tallies()[reloid.index()].misses), (1, 2));
         assert!(caches.has(reloid, Oid(16385)) && !caches.has(reloid, Oid(16386)));

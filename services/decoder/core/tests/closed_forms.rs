@@ -70,7 +70,7 @@ fn truncate_partitions_has_its_published_counts() {
         assert_eq!(executed(V13, "pg14"), 2 * 13 * n, "the commit record of 13 stands in for single records");
         // TRUNCATE opens each partition after its messages, so one relcache message of each is executed again.
         assert_eq!(executed(V18, "indexed"), 11 * n + n);
-        assert_eq!(executed(V13, "indexed"), 13 * n, "all of them come after the TRUNCATE");
+        assert_eq!(executed(V13, "indexed"), 13 * n + n, "the same");
     }
 }
 

@@ -7,6 +7,8 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+#[path = "equivalence/naive.rs"]
+mod naive;
 #[path = "equivalence/resume.rs"]
 mod resume;
 mod support;

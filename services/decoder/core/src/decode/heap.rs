@@ -183,7 +183,7 @@ impl Decoder {
         let (newest, xmin) = (self.replayer.commits.newest(), self.snap_build.xmin());
         let txn = self.reorder_buffer.get_mut(top);
         (txn.base_snapshot_lsn, txn.base_xmin) = (Some(lsn), xmin);
-        (txn.base_commit, txn.caught_up) = (newest, newest);
+        (txn.base_commit, txn.first_commit, txn.caught_up) = (newest, newest, newest);
     }
 
     /// Builds the snapshot of now, unless there is one (`SnapBuildBuildSnapshot`).

@@ -26,11 +26,13 @@
 //! of which nothing is known; what a session looks up when it starts, as [`pg_types::catalog_snapshot`]'s other owner shows.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use pg_types::{CatalogSnapshotCounts, Oid, RelFileLocator, SysCacheId, catalog};
 
 use super::{Caches, SCANS_TO_BUILD};
 use crate::attribution::RelationTally;
+use crate::historic_catalog::{AsOf, CatalogRead, HistoricCatalog};
 use crate::profile::OutputPlugin;
 use crate::relations::Relations;
 use crate::relcache::{CLASS_FILE_INDEX, RelcacheCounts};
@@ -107,8 +109,18 @@ impl Looked {
     }
 }
 
+/// Reads catalogs that know what they were, if there are such: [`None`] if not, else the oid of the row if there is one.
+fn read(historic: &Option<Arc<dyn HistoricCatalog>>, what: CatalogRead, as_of: AsOf) -> Option<Option<Oid>> {
+    historic.as_ref().map(|historic| historic.read(what, as_of))
+}
+
 /// Scans and lookups.
 impl Caches {
+    /// Reads `what` as of now.
+    fn read(&self, what: CatalogRead) -> Option<Option<Oid>> {
+        read(&self.historic, what, self.as_of)
+    }
+
     /// So many scans with the historic snapshot.
     fn scan_historic(&mut self, scans: u64) {
         self.work.catalog_scans += scans;
@@ -136,7 +148,10 @@ impl Caches {
 
     /// Opens what is needed to read `catalog`, building what was thrown away.
     fn open_catalog(&mut self, catalog: Oid) {
-        let done = self.relcache.open_catalog(catalog);
+        let (historic, as_of) = (&self.historic, self.as_of);
+        let done = self.relcache.open_catalog(catalog, |rel| {
+            read(historic, CatalogRead::Relation(rel), as_of);
+        });
         if done.loaded == 0 {
             return;
         }
@@ -167,7 +182,9 @@ impl Caches {
     /// `SearchSysCache1`; gives the scans that it took. A version without the cache looks nothing up.
     fn look_up(&mut self, cache: Option<SysCacheId>, key: Oid) -> u64 {
         let Some(cache) = cache else { return 0 };
-        let found = self.syscaches.look_up(cache, key);
+        let (historic, as_of) = (&self.historic, self.as_of);
+        let exists = || read(historic, CatalogRead::Row(cache, key), as_of) != Some(None);
+        let found = self.syscaches.look_up(cache, key, exists);
         self.looked_up(cache, found)
     }
 
@@ -175,6 +192,9 @@ impl Caches {
     fn look_up_list(&mut self, cache: Option<SysCacheId>, key: Oid) -> u64 {
         let Some(cache) = cache else { return 0 };
         let found = self.syscaches.look_up_list(cache, key);
+        if !found {
+            self.read(CatalogRead::List(cache, key));
+        }
         self.looked_up(cache, found)
     }
 
@@ -221,8 +241,14 @@ impl Caches {
 
     /// The map does not know `file`: pg_class does.
     fn map_file(&mut self, file: RelFileLocator, absent: bool, relations: &mut Relations) -> (Oid, u32) {
-        let relation = relations.of_file(file);
-        let oid = if absent { Oid::INVALID } else { relations.get(relation).oid };
+        let (oid, relation) = match self.read(CatalogRead::File(file)) {
+            Some(Some(oid)) => (oid, relations.of_oid(oid)),
+            Some(None) => (Oid::INVALID, relations.of_file(file)),
+            None => {
+                let relation = relations.of_file(file);
+                (if absent { Oid::INVALID } else { relations.get(relation).oid }, relation)
+            }
+        };
         self.work.map_misses += 1;
         self.open_catalog(CLASS_FILE_INDEX);
         self.scan_historic(1);
@@ -293,7 +319,11 @@ impl Caches {
     /// `RelationBuildDesc`: pg_class and pg_attribute are scanned, its access method is looked up. Gives the scans of the former.
     fn build(&mut self, oid: Oid, namespace: Oid) -> u64 {
         let (outer, mut reads) = (self.marker.enter(Function::RelationBuildDesc), 0);
-        self.relcache.build(oid, namespace, |_| reads += 1);
+        let (historic, as_of) = (&self.historic, self.as_of);
+        self.relcache.build(oid, namespace, |_| {
+            read(historic, CatalogRead::Relation(oid), as_of);
+            reads += 1;
+        });
         let scans = reads * SCANS_TO_BUILD;
         self.scan_historic(scans);
         self.own_rows(oid, scans);
@@ -365,8 +395,10 @@ impl Caches {
         let mut scans = 0;
         if let Some(cache) = self.looked.publicationname.filter(|_| reload) {
             self.syscaches.miss(cache);
+            self.read(CatalogRead::Publications);
             scans += self.missed(cache);
         }
+        self.read(CatalogRead::Published(rel));
         let [of_relation, of_schema] = self.looked.publication_maps;
         scans += self.look_up_relation(rel);
         scans += self.look_up_list(of_relation, rel) + self.look_up_list(of_schema, namespace);

@@ -7,7 +7,8 @@
 //! been given were given on as well, which doubled them at each step; since June 2025 they are kept apart and capped.
 //!
 //! On demand: commits are numbered and logged once; a transaction that is about to queue a change notes how far it must catch
-//! up. One that writes nothing more costs nothing, and one that does gets one snapshot for all commits in between.
+//! up. One that writes nothing more costs nothing, and one that does gets one snapshot for all commits in between. Before it is given out
+//! it drops what those commits changed, since whoever came between may have loaded it.
 //!
 //! Invariants: I1 a transaction is handed a commit's messages iff it had a base snapshot when that commit came; I2 the log
 //! holds at most [`DISTRIBUTED_MESSAGES_MAX`] messages; what it had to forget is replayed as a full reset.
@@ -190,7 +191,8 @@ pub(crate) fn catch_up(
     rb.get_mut(top).caught_up = newest;
     room.work().snapshots_distributed += 1;
     room.work().snapshot_bytes += snapshot_bytes;
-    Ok(rb.queue(at, lsn, ChangeKind::CatchUp(newest), change_size::snapshot(snapshot_bytes), room)?)
+    // Not with the subtransaction, which may be rolled back.
+    Ok(rb.queue(top, lsn, ChangeKind::CatchUp(newest), change_size::snapshot(snapshot_bytes), room)?)
 }
 
 #[cfg(test)]

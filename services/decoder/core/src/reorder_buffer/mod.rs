@@ -150,7 +150,7 @@ impl ReorderBuffer {
         child.top = Some(top);
         let (oldest, base, base_xmin) = (child.oldest_lsn, child.base_snapshot_lsn.take(), child.base_xmin);
         let (restart, restart_decoding) = (child.restart_lsn, child.restart_decoding_lsn);
-        let (catalog, base_commit, caught_up) = (child.has_catalog_changes, child.base_commit, child.caught_up);
+        let (catalog, base_commit) = (child.has_catalog_changes, child.base_commit);
         let total_size = std::mem::take(&mut child.total_size);
         let (grandchildren, tuple_cids) = (std::mem::take(&mut child.subtxns), std::mem::take(&mut child.tuple_cids));
         let (messages, inherited) = (child.messages.clone(), child.inherited.clone());
@@ -178,7 +178,8 @@ impl ReorderBuffer {
             && parent.base_snapshot_lsn.is_none_or(|own| base < own)
         {
             (parent.base_snapshot_lsn, parent.base_xmin) = (Some(base), base_xmin);
-            (parent.base_commit, parent.caught_up) = (base_commit, caught_up);
+            // What the child caught up with is the child's, which may be rolled back.
+            (parent.base_commit, parent.caught_up) = (base_commit, base_commit);
         }
     }
 

@@ -32,13 +32,14 @@ use pg_types::record::{CommitRecord, TruncateRecord};
 use pg_types::{InvalidationMessage, Lsn, Oid, RelFileLocator, Work, Xid};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::historic_catalog::AsOf;
 use crate::invalidation::{Caches, TOUCHED_AHEAD};
 use crate::output::{DecodedChange, DecodedTransaction, OutputSink, Relation, RelationChanges};
 use crate::profile::{EndMessages, MessageRule, RepeatedMessages};
 use crate::reorder_buffer::change::{Change, ChangeKind, RowKind};
 use crate::reorder_buffer::memory::Memory;
 use crate::reorder_buffer::merge::MergedChanges;
-use crate::reorder_buffer::streaming::{Replayer, Shown};
+use crate::reorder_buffer::streaming::{Dropped, Replayer, Shown};
 use crate::reorder_buffer::tuple_cids::TupleCidKey;
 use crate::reorder_buffer::txn::Txn;
 use crate::sampling::Function;
@@ -94,6 +95,10 @@ pub(crate) struct Replay<'a> {
     caught_up: u32,
     /// The command id so far.
     command_id: u32,
+    /// No record told single commands' messages, so that the commit's stand in.
+    stands_in: bool,
+    /// How much had been loaded when they were executed last, if they were.
+    stood_in: Option<u64>,
     /// A speculative insert that waits for its confirmation.
     speculative: Option<(Lsn, RelFileLocator)>,
     /// Rows of the record at hand that were written out before the rest.
@@ -129,6 +134,8 @@ impl<'a> Replay<'a> {
             newest,
             caught_up: 0,
             command_id: 0,
+            stands_in: false,
+            stood_in: None,
             speculative: None,
             rows_before: 0,
             current: (Xid::INVALID, 0),
@@ -148,10 +155,12 @@ impl<'a> Replay<'a> {
     pub(crate) fn whole(mut self, tree: &mut [Txn], memory: &mut Memory, commit_lsn: Lsn) -> Result<(), SpillError> {
         let (xid, first_lsn) = (tree[0].xid, tree[0].first_lsn);
         let outer = self.with.caches.marker.enter(Function::ReorderBufferProcessTxn);
-        self.caught_up = tree[0].base_commit;
+        self.begin_snapshot(&tree[0]);
         // A prepared one may be rolled back meanwhile; then it is given out as far as it can be.
         self.status = if tree[0].prepared.is_some() { memory.status.take() } else { None };
         self.with.caches.accept_invalidation_messages();
+        self.go_back(&tree[0]);
+        self.with.caches.look();
         self.output(|replay| replay.sink.begin(xid, first_lsn, commit_lsn));
         let done = self.changes(tree, memory);
         memory.status = self.status.take().or_else(|| memory.status.take());
@@ -168,10 +177,11 @@ impl<'a> Replay<'a> {
     pub(crate) fn block(&mut self, tree: &mut [Txn], memory: &mut Memory) -> Result<(), SpillError> {
         let outer = self.with.caches.marker.enter(Function::ReorderBufferProcessTxn);
         let (before, noted) = (self.with.caches.work, memory.noted);
+        self.begin_snapshot(&tree[0]);
         self.with.caches.accept_invalidation_messages();
+        self.go_back(&tree[0]);
+        self.go_on(&tree[0]);
         let state = std::mem::take(&mut tree[0].streaming);
-        self.caught_up = tree[0].base_commit;
-        self.command_id = state.command_id;
         self.with.buffers.transient.clone_from(&state.transient);
         (self.block, self.status) = (true, memory.status.take());
         let work = Work {
@@ -193,6 +203,13 @@ impl<'a> Replay<'a> {
         done
     }
 
+    /// `SetupHistoricSnapshot`, with the base snapshot or that of the last block's end.
+    fn begin_snapshot(&mut self, top: &Txn) {
+        (self.caught_up, self.command_id) = (top.base_commit, top.streaming.command_id);
+        let committed = top.base_snapshot_lsn.unwrap_or_default().max(top.streaming.snapshot_lsn);
+        self.with.caches.as_of = AsOf { committed, xid: top.xid, command_id: self.command_id };
+    }
+
     /// Remembers with what the next block begins, and forgets what was given out (`ReorderBufferTruncateTXN`).
     fn end_block(&mut self, tree: &mut [Txn], memory: &mut Memory) -> Result<(), SpillError> {
         for ((place, number), shown) in std::mem::take(&mut self.with.buffers.shown) {
@@ -206,6 +223,8 @@ impl<'a> Replay<'a> {
         let top = &mut tree[0];
         (top.total_size, top.base_commit) = (0, self.caught_up);
         top.streaming.command_id = self.command_id;
+        top.streaming.snapshot_lsn = self.with.caches.as_of.committed;
+        top.streaming.dropped = Dropped { own: top.messages.len(), commits: self.newest, loads: self.with.caches.loads };
         top.streaming.transient = std::mem::take(&mut self.with.buffers.transient);
         Ok(())
     }
@@ -231,6 +250,7 @@ impl<'a> Replay<'a> {
     fn changes(&mut self, tree: &mut [Txn], memory: &mut Memory) -> Result<(), SpillError> {
         let (xid, first_block, mut last) = (tree[0].xid, !tree[0].streamed(), None);
         self.build_tuple_cids(&tree[0]);
+        self.stands_in = tree[0].messages.is_empty();
         memory.begin_replay(tree, &mut self.with.caches.work)?;
         let mut merged = MergedChanges::new(tree);
         while let Some((place, change)) = merged.next(tree, memory, &mut self.with.caches.work)? {
@@ -239,7 +259,20 @@ impl<'a> Replay<'a> {
             }
             last = Some(change.lsn);
             self.current = (tree[place].xid, place);
+            // A subtransaction that was not known as such began with a later snapshot.
+            if tree[place].first_commit > self.caught_up {
+                self.with.caches.as_of.committed = change.lsn;
+                self.catch_up(tree[place].first_commit);
+            }
+            // What a new snapshot makes stale, the messages behind it drop before anything is read.
+            let reads = matches!(change.kind, ChangeKind::Rows { .. } | ChangeKind::Truncate(_));
+            if reads {
+                self.with.caches.look();
+            }
             self.apply(&mut tree[place], &change);
+            if reads || !matches!(change.kind, ChangeKind::Snapshot | ChangeKind::CommandId(_)) {
+                self.with.caches.look();
+            }
             if self.aborted {
                 tree[place].aborted = true;
                 break;
@@ -297,7 +330,7 @@ impl<'a> Replay<'a> {
                 }
             }
             ChangeKind::RowsBefore(rows) => self.rows_before += rows,
-            ChangeKind::Snapshot => {}
+            ChangeKind::Snapshot => self.with.caches.as_of.committed = change.lsn,
             ChangeKind::SpeculativeConfirm => {
                 if let Some((lsn, file)) = self.speculative.take() {
                     self.rows(lsn, RowKind::Insert, 1, file);
@@ -316,7 +349,10 @@ impl<'a> Replay<'a> {
                 let inherited = &txn.inherited[index as usize];
                 inherited.for_each(&mut |message| self.execute(std::slice::from_ref(message)));
             }
-            ChangeKind::CatchUp(to) => self.catch_up(to),
+            ChangeKind::CatchUp(to) => {
+                self.with.caches.as_of.committed = change.lsn;
+                self.catch_up(to);
+            }
             ChangeKind::Message(index) => {
                 match self.block {
                     true => txn.streaming.logical += 1,
@@ -345,7 +381,8 @@ impl<'a> Replay<'a> {
         }
         let (oid, namespace) = (relation.oid, relation.namespace);
         let names = (number, oid, namespace);
-        if relation.logged.is_some() && relation.oid.0 != file.rel && self.is_transient(file) {
+        let told = self.with.caches.historic.is_some();
+        if !told && relation.logged.is_some() && relation.oid.0 != file.rel && self.is_transient(file) {
             return;
         }
         if self.status.is_some() && self.with.caches.must_load_names(names) && self.aborted_meanwhile(lsn) {
@@ -448,15 +485,44 @@ impl<'a> Replay<'a> {
         &mut list[at]
     }
 
-    /// The command id rises; up to 13 all messages are executed again.
+    /// The command id rises; up to 13 all messages are executed again. Where they stand in for those of single commands, `indexed`
+    /// drops what was loaded since the last one.
     fn command_id(&mut self, id: u32) {
         if id <= self.command_id {
             return;
         }
-        self.command_id = id;
+        (self.command_id, self.with.caches.as_of.command_id) = (id, id);
         if self.with.rule == MessageRule::AtEachCommand {
             self.own_executed = self.messages.len();
             self.execute(self.messages);
+        } else if self.stands_in && self.with.at_end == EndMessages::OfLoaded && self.stood_in != Some(self.with.caches.loads) {
+            for message in self.messages {
+                if self.with.caches.concerned(message) {
+                    self.execute(std::slice::from_ref(message));
+                }
+            }
+            self.stood_in = Some(self.with.caches.loads);
+        }
+    }
+
+    /// On demand: commits that its snapshot does not see yet may have been given out already, and what they changed be loaded as they
+    /// left it. PostgreSQL decodes with that.
+    fn go_back(&mut self, top: &Txn) {
+        let dropped = &top.streaming.dropped;
+        let since = if dropped.loads == self.with.caches.loads { dropped.commits } else { 0 };
+        for messages in self.with.commits.between(top.base_commit.max(since), self.newest) {
+            match messages {
+                Some(messages) => self.with.caches.execute_concerned(messages),
+                None => self.with.caches.reset(),
+            }
+        }
+    }
+
+    /// What others have loaded since the last block lacks what earlier blocks changed. PostgreSQL decodes with that too.
+    fn go_on(&mut self, top: &Txn) {
+        let Dropped { own, loads, .. } = top.streaming.dropped;
+        if self.with.at_end == EndMessages::OfLoaded && loads != self.with.caches.loads {
+            self.with.caches.execute_concerned(top.messages.get(..own).unwrap_or_default());
         }
     }
 
@@ -540,18 +606,7 @@ impl<'a> Replay<'a> {
         if self.with.at_end == EndMessages::All {
             return self.execute(messages);
         }
-        let caches = &mut self.with.caches;
-        for ahead in messages.chunks(TOUCHED_AHEAD) {
-            if caches.interrupt.is_raised() {
-                return;
-            }
-            caches.touch(ahead);
-            for message in ahead {
-                if caches.concerned(message) {
-                    caches.execute(message);
-                }
-            }
-        }
+        self.with.caches.execute_concerned(messages);
     }
 }
 

@@ -48,8 +48,12 @@ pub(crate) struct StreamState {
     pub(crate) partial: bool,
     /// There is something to show (`RBTXN_HAS_STREAMABLE_CHANGE`); told of the top-level transaction.
     pub(crate) streamable: bool,
-    /// The command id of the last block's end.
+    /// The command id of the last block's end (`command_id`).
     pub(crate) command_id: u32,
+    /// Where the snapshot of the last block's end was made (`snapshot_now`).
+    pub(crate) snapshot_lsn: Lsn,
+    /// What nothing was cached of any more at the last block's end.
+    pub(crate) dropped: Dropped,
     /// Heaps that a rewrite fills.
     pub(crate) transient: Vec<TransientHeap>,
     /// What was done to each relation, by its number.
@@ -68,6 +72,17 @@ impl StreamState {
             Completeness::Neutral => {}
         }
     }
+}
+
+/// Messages of which nothing that they name was cached at some time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Dropped {
+    /// So many of the transaction's own.
+    pub(crate) own: usize,
+    /// On demand: those of commits up to this number.
+    pub(crate) commits: u32,
+    /// What had been loaded until then.
+    pub(crate) loads: u64,
 }
 
 /// What was shown of one relation.

@@ -73,6 +73,8 @@ pub(crate) struct Txn {
     pub(crate) inherited_overflowed: bool,
     /// On demand: number of the newest catalog-changing commit when the base snapshot was set.
     pub(crate) base_commit: u32,
+    /// On demand: the same of its own first change, whosever base snapshot it has got since.
+    pub(crate) first_commit: u32,
     /// On demand: number of the newest such commit that its changes catch up with.
     pub(crate) caught_up: u32,
     /// Where its base snapshot was set; [`None`] as long as it changed nothing (`base_snapshot_lsn`).

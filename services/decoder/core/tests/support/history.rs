@@ -61,9 +61,9 @@ pub(crate) fn workload(tricky: bool) -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// A savepoint, or the transaction itself: what goes with it if it is rolled back.
-struct Level {
-    xid: u32,
-    messages: Vec<InvalidationMessage>,
+pub(crate) struct Level {
+    pub(crate) xid: u32,
+    pub(crate) messages: Vec<InvalidationMessage>,
     /// Savepoints of its own that were released.
     released: Vec<u32>,
 }
@@ -80,9 +80,9 @@ impl Level {
 }
 
 /// An open transaction: its levels of savepoints, the top first.
-struct Open {
-    levels: Vec<Level>,
-    command: u32,
+pub(crate) struct Open {
+    pub(crate) levels: Vec<Level>,
+    pub(crate) command: u32,
 }
 
 impl Open {
@@ -99,23 +99,28 @@ impl Open {
 }
 
 /// Turns steps into records as the version writes them.
-struct Writer {
-    log: Log,
-    version: PgVersion,
-    open: Vec<Open>,
-    prepared: Vec<Open>,
+pub(crate) struct Writer {
+    pub(crate) log: Log,
+    pub(crate) version: PgVersion,
+    pub(crate) open: Vec<Open>,
+    pub(crate) prepared: Vec<Open>,
     next_xid: u32,
     open_max: usize,
 }
 
 impl Writer {
+    /// Nothing runs, and so many transactions may at once.
+    pub(crate) fn new(version: PgVersion, open_max: usize) -> Self {
+        Self { log: Log::consistent(1000), version, open: vec![], prepared: vec![], next_xid: 1000, open_max }
+    }
+
     fn xid(&mut self) -> u32 {
         self.next_xid += 1;
         self.next_xid - 1
     }
 
     /// The chosen open transaction: its place, innermost xid, and what a record says of its top-level one.
-    fn choose(&self, n: u8) -> Option<(usize, u32, u32)> {
+    pub(crate) fn choose(&self, n: u8) -> Option<(usize, u32, u32)> {
         let at = usize::from(n).checked_rem(self.open.len())?;
         let levels = &self.open[at].levels;
         let (xid, top) = (levels.last()?.xid, levels[0].xid);
@@ -128,7 +133,7 @@ impl Writer {
         vec![catcache(57, rel * 17), catcache(38, rel % 3), catcache(57, rel * 17), all, relcache(20_000 + rel)]
     }
 
-    fn step(&mut self, step: &Step) {
+    pub(crate) fn step(&mut self, step: &Step) {
         match *step {
             Step::Begin if self.open.len() + self.prepared.len() < self.open_max => {
                 let xid = self.xid();
@@ -262,7 +267,7 @@ impl Writer {
 
 /// The records of a workload.
 pub(crate) fn write(steps: &[Step], version: PgVersion, open_max: usize) -> Log {
-    let mut writer = Writer { log: Log::consistent(1000), version, open: vec![], prepared: vec![], next_xid: 1000, open_max };
+    let mut writer = Writer::new(version, open_max);
     steps.iter().for_each(|step| writer.step(step));
     writer.log
 }

@@ -2,7 +2,9 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub(crate) mod catalog_history;
 pub(crate) mod history;
+pub(crate) mod versioned_catalog;
 
 use std::sync::Arc;
 
@@ -35,6 +37,11 @@ impl Log {
         let lsn = Lsn(0x1000 + 64 * self.records.len() as u64);
         let (xid, top_xid) = (Xid(xid), Xid(top));
         self.records.push(WalRecord { lsn, end_lsn: Lsn(lsn.0 + 64), xid, top_xid, origin: 0, body });
+    }
+
+    /// Where the last record is.
+    pub(crate) fn last_lsn(&self) -> Lsn {
+        self.records.last().map_or(Lsn(0), |record| record.lsn)
     }
 
     /// RUNNING_XACTS.
@@ -91,8 +98,17 @@ impl Log {
 
     /// TRUNCATE of relations.
     pub(crate) fn truncate(&mut self, xid: u32, rels: impl IntoIterator<Item = u32>) {
+        self.truncate_in(xid, 0, rels);
+    }
+
+    /// The same in a subtransaction.
+    pub(crate) fn truncate_in(&mut self, xid: u32, top: u32, rels: impl IntoIterator<Item = u32>) {
         let relids = rels.into_iter().map(Oid).collect();
-        self.push(xid, 0, RecordBody::Truncate(Box::new(TruncateRecord { db: DATABASE, relids, ..TruncateRecord::default() })));
+        self.push(
+            xid,
+            top,
+            RecordBody::Truncate(Box::new(TruncateRecord { db: DATABASE, relids, ..TruncateRecord::default() })),
+        );
     }
 
     /// Commit with subtransactions and messages.

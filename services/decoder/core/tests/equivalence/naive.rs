@@ -1,0 +1,244 @@
+//! What the caches serve is what a naive model reads in the catalogs as of the same snapshot, after every step.
+//!
+//! Some servers serve other things, and so do their profiles, in three ways and no other:
+//!
+//! - Before April 2025 a commit handed its messages to nobody. A transaction that does not see it yet loads what it changed, and nothing
+//!   drops that any more: [`Stale::FromThePast`], loaded after the change had committed.
+//! - A transaction begins with an older snapshot than what earlier replays have loaded: [`Stale::FromTheFuture`]. Locks keep that from
+//!   files and columns of what it writes, but not from names, types and publications. On 13.23, 14.23, 15, 16.14 and 17.10 `test_decoding`
+//!   shows a row with a type's new name that was inserted before ALTER TYPE … RENAME, if after that another transaction has inserted one
+//!   and committed first; without that one it shows the old name.
+//!
+//! - Where transactions are given out in blocks, others load between two of them what lacks the changes of the first:
+//!   [`Stale::WithoutOwn`].
+//!
+//! `indexed`, and any profile that hands commits out on demand, serves neither.
+
+use std::sync::Arc;
+
+use decoder_core::profile::{Distribution, EndMessages, MessageRule, Profile, PublicationFlush};
+use decoder_core::{Decoder, DecoderConfig, TwoPhase, WorkMem};
+use pg_types::PgVersion;
+use proptest::prelude::*;
+
+use super::support::catalog_history::{Ddl, Move, histories, write};
+use super::support::history::Step;
+use super::support::versioned_catalog::{Fault, Stale, VersionedCatalog, Versions};
+use super::support::{Log, Remember, config};
+
+/// Histories of one run; more by PROPTEST_CASES.
+const HISTORIES: u32 = 2000;
+
+/// What a decoder gave out and served.
+struct Decoded {
+    stream: Vec<String>,
+    faults: Vec<Fault>,
+    /// Entries compared.
+    compared: u64,
+}
+
+/// Decodes a log with catalogs that know what they were.
+fn decode(log: &Log, versions: &Versions, config: DecoderConfig) -> Decoded {
+    // Up to 15 a schema that is renamed flushes nothing.
+    let schema_published = config.profile.publication_flush != PublicationFlush::WholeButSchemas;
+    let catalog = Arc::new(VersionedCatalog::new(versions.clone(), config.version, schema_published));
+    let mut decoder =
+        Decoder::new(config, Arc::<VersionedCatalog>::clone(&catalog)).read_historic(Arc::<VersionedCatalog>::clone(&catalog));
+    let mut sink = Remember::default();
+    for record in &log.records {
+        catalog.arrive(record.lsn);
+        decoder.process(record, &mut sink).unwrap();
+    }
+    let (faults, compared) = catalog.found();
+    Decoded { stream: sink.stream, faults, compared }
+}
+
+/// Whether a server of this profile serves that too; blocks of transactions in progress are given out or not.
+fn is_known(profile: &Profile, fault: &Fault, streaming: bool) -> bool {
+    match fault.stale {
+        Stale::FromTheFuture => profile.distribution != Distribution::OnDemand,
+        Stale::WithoutOwn => streaming && profile.end_messages == EndMessages::All,
+        Stale::FromThePast => profile.distribution == Distribution::SnapshotOnly && fault.loaded_after_the_change,
+    }
+}
+
+/// All rows, `indexed` and 18 with each switch, and older ones with another output plugin or a consumer that is live.
+fn all_profiles() -> Vec<String> {
+    const OLDER: [&str; 8] = [
+        "pg96+live",
+        "pg13+pgoutput",
+        "pg15+pgoutput",
+        "pg17+pgoutput",
+        "pg17+relsync+pgoutput",
+        "pg17.5+reverse-index",
+        "pg13+reverse-index",
+        "pg14.5+collapse-messages",
+    ];
+    // What discards everything is the reference.
+    let switches = || Profile::switches().filter(|switch| *switch != "discard-caches");
+    let switched = ["indexed", "pg18"].into_iter().flat_map(|base| switches().map(move |switch| format!("{base}+{switch}")));
+    Profile::names().map(str::to_owned).chain(switched).chain(OLDER.map(str::to_owned)).collect()
+}
+
+/// A few of them, `indexed` always.
+fn some_profiles() -> impl Strategy<Value = Vec<String>> {
+    prop::sample::subsequence(all_profiles(), 8).prop_map(|some| [some, vec!["indexed".to_owned()]].concat())
+}
+
+/// Whether WAL of a version has what a profile's message rule needs: single commands' messages are not in that of 13.
+fn reads_wal_of(profile: &str, version: PgVersion) -> bool {
+    version != PgVersion::V13 || profile.parse::<Profile>().unwrap().message_rule != MessageRule::PerRecord
+}
+
+/// What differs first, if anything.
+fn difference<'a>(given: &'a [String], wanted: &'a [String]) -> Option<(Option<&'a String>, Option<&'a String>)> {
+    let longest = given.len().max(wanted.len());
+    (0..longest).map(|at| (given.get(at), wanted.get(at))).find(|(given, wanted)| given != wanted)
+}
+
+/// Wants the same stream as with caches that are dropped everywhere, and nothing stale but what is known.
+fn agree(log: &Log, versions: &Versions, version: PgVersion, profiles: &[String]) -> Result<(), TestCaseError> {
+    let reference = decode(log, versions, config(version, "indexed+discard-caches", WorkMem::default()));
+    for profile in profiles.iter().filter(|profile| reads_wal_of(profile, version)) {
+        let discards = decode(log, versions, config(version, &format!("{profile}+discard-caches"), WorkMem::default()));
+        prop_assert_eq!(difference(&discards.stream, &reference.stream), None, "{} that discards, on {}", profile, version);
+        let config = config(version, profile, WorkMem::default());
+        let Decoded { stream, faults, .. } = decode(log, versions, config.clone());
+        prop_assert_eq!(difference(&stream, &reference.stream), None, "{} on {}", profile, version);
+        let unknown = faults.iter().find(|fault| !is_known(&config.profile, fault, false));
+        prop_assert!(unknown.is_none(), "{} on {}: {:#?}", profile, version, unknown);
+    }
+    Ok(())
+}
+
+/// The same where transactions are given out before their commit, in blocks or when they are prepared.
+fn agree_before_commit(log: &Log, versions: &Versions, version: PgVersion, how: (bool, bool)) -> Result<(), TestCaseError> {
+    let (streaming, prepared) = how;
+    let work_mem = if streaming { WorkMem::from_bytes(1000) } else { WorkMem::default() };
+    let profiles = ["indexed", "indexed+pgoutput", "pg18", "pg14.5"].into_iter();
+    for profile in profiles.filter(|profile| reads_wal_of(profile, version)) {
+        let two_phase = prepared.then(TwoPhase::default);
+        let config = DecoderConfig { streaming, two_phase, ..config(version, profile, work_mem) };
+        let faults = decode(log, versions, config.clone()).faults;
+        let unknown = faults.iter().find(|fault| !is_known(&config.profile, fault, streaming));
+        prop_assert!(unknown.is_none(), "{} on {} before commits, {:?}: {:#?}", profile, version, how, unknown);
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: cases(HISTORIES), ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_served_is_what_a_fresh_reading_gives(
+        moves in histories(),
+        version in prop::sample::select(&PgVersion::ALL[..]),
+        profiles in some_profiles(),
+        before_commit in any::<(bool, bool)>(),
+    ) {
+        let (log, versions) = write(&moves, version);
+        agree(&log, &versions, version, &profiles)?;
+        agree_before_commit(&log, &versions, version, before_commit)?;
+    }
+}
+
+/// So many cases, or as PROPTEST_CASES says.
+fn cases(usual: u32) -> u32 {
+    if std::env::var_os("PROPTEST_CASES").is_some() { ProptestConfig::default().cases } else { usual }
+}
+
+/// The kinds of what a profile serves that is stale.
+fn stale(moves: &[Move], config: &DecoderConfig) -> Vec<Stale> {
+    let (log, versions) = write(moves, config.version);
+    let decoded = decode(&log, &versions, config.clone());
+    assert!(decoded.compared > 20, "entries were compared");
+    let unknown = decoded.faults.iter().find(|fault| !is_known(&config.profile, fault, config.streaming));
+    assert!(unknown.is_none(), "{unknown:#?}");
+    let mut kinds: Vec<Stale> = decoded.faults.iter().map(|fault| fault.stale).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    kinds
+}
+
+/// A transaction that chooses itself among the open ones.
+const BEGIN: Move = Move::Control(Step::Begin);
+
+/// A row written by the transaction in a place, which began with the first write.
+fn write_row(place: u8) -> Move {
+    Move::Dml(place, 0, 0)
+}
+
+fn commit(place: u8) -> Move {
+    Move::Control(Step::Commit(place))
+}
+
+/// GRANT on relation 0, which no lock keeps from who writes rows of it.
+fn grant(place: u8) -> Move {
+    Move::Ddl(place, 0, Ddl::Grant)
+}
+
+#[test]
+fn a_commit_that_is_handed_to_nobody_leaves_what_is_loaded_of_before() {
+    // One writes before and after the other's GRANT; a third one finds what it left.
+    let moves = [BEGIN, BEGIN, write_row(0), grant(1), commit(1), write_row(0), commit(0), BEGIN, write_row(0), commit(0)];
+    for (version, old, new) in
+        [(PgVersion::V13, "pg13.6", "pg13"), (PgVersion::V14, "pg14.5", "pg14"), (PgVersion::V18, "pg96", "pg18")]
+    {
+        let stale = |profile| stale(&moves, &config(version, profile, WorkMem::default()));
+        assert_eq!(stale(old), [Stale::FromThePast], "{old}");
+        assert_eq!(
+            (stale(new), stale("indexed"), stale(&format!("{old}+distribute-messages"))),
+            (vec![], vec![], vec![]),
+            "{new}"
+        );
+    }
+}
+
+#[test]
+fn an_older_snapshot_finds_what_a_later_one_has_loaded() {
+    // The second transaction's GRANT is loaded by the third, before the first is given out, which wrote before it.
+    let moves = [BEGIN, BEGIN, write_row(0), grant(1), commit(1), BEGIN, write_row(1), commit(1), commit(0)];
+    for (version, profile) in [(PgVersion::V13, "pg13"), (PgVersion::V17, "pg17"), (PgVersion::V18, "pg18")] {
+        let stale = |profile| stale(&moves, &config(version, profile, WorkMem::default()));
+        assert_eq!(stale(profile), [Stale::FromTheFuture], "{profile}");
+        assert_eq!((stale("indexed"), stale(&format!("{profile}+on-demand-snapshots"))), (vec![], vec![]));
+    }
+}
+
+#[test]
+fn a_later_block_finds_what_others_have_loaded_without_its_changes() {
+    let many = |place| std::iter::repeat_n(write_row(place), 10);
+    let begun = [BEGIN, BEGIN, grant(0)].into_iter().chain(many(0));
+    let moves: Vec<Move> = begun.chain([write_row(1), commit(1)]).chain(many(0)).chain([commit(0)]).collect();
+    for (version, profile) in [(PgVersion::V14, "pg14"), (PgVersion::V17, "pg17"), (PgVersion::V18, "pg18")] {
+        let in_blocks = |profile| DecoderConfig { streaming: true, ..config(version, profile, WorkMem::from_bytes(1000)) };
+        assert_eq!(stale(&moves, &in_blocks(profile)), [Stale::WithoutOwn], "{profile}");
+        assert_eq!(stale(&moves, &in_blocks("indexed")), []);
+        assert_eq!(stale(&moves, &config(version, profile, WorkMem::default())), [], "{profile} when it commits");
+    }
+}
+
+#[test]
+fn what_a_rolled_back_savepoint_caught_up_with_stays_caught_up() {
+    let control = Move::Control;
+    // Its first row after the other's commit is of a savepoint that is rolled back.
+    let moves = [
+        BEGIN,
+        BEGIN,
+        write_row(0),
+        control(Step::Savepoint(0)),
+        Move::Ddl(1, 4, Ddl::Create),
+        commit(1),
+        write_row(0),
+        control(Step::RollbackTo(0)),
+        Move::Dml(0, 4, 0),
+        commit(0),
+    ];
+    for version in PgVersion::ALL {
+        let (log, versions) = write(&moves, version);
+        for profile in Profile::names().filter(|profile| reads_wal_of(profile, version)) {
+            let stream = decode(&log, &versions, config(version, profile, WorkMem::default())).stream;
+            assert!(stream.iter().any(|line| line.ends_with("Insert r20004 x1")), "{profile} on {version}: {stream:?}");
+        }
+    }
+}
