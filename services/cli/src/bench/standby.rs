@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use primary_core::Overrides;
 use primary_node::config::{ClockMode, SourceConfig};
+use service_kit::client::{self, ClientConfig};
 use standby_core::StandbyProfile;
 use standby_node::config::SizeSettings;
 use tokio::signal::unix::{SignalKind, signal};
@@ -42,8 +43,14 @@ const FAILED: u8 = 3;
 /// Sessions at most.
 const SESSIONS_MAX: i64 = 10_000;
 
+/// Steps in a second at most.
+const RATE_MAX: i64 = 1_000_000;
+
 /// Shortest measurement.
 const DURATION_MIN: Duration = Duration::from_millis(100);
+
+/// Share of the rate asked for that counts as reached.
+const RATE_REACHED: f64 = 0.95;
 
 /// Time between two looks at the standby's array.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -79,7 +86,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=SESSIONS_MAX))]
     sessions: u32,
     /// Steps that all sessions begin together in a second; default: each begins one when its last is done.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=RATE_MAX))]
     rate: Option<u32>,
     /// How long is measured, each run.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
@@ -192,25 +199,48 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     for profile in &args.profiles {
         profile.parse::<StandbyProfile>()?;
     }
+    if let Some(endpoint) = &args.standby {
+        client::endpoint(&ClientConfig { endpoint: endpoint.clone(), ..ClientConfig::default() }).context("--standby")?;
+    }
     if args.duration < DURATION_MIN {
         bail!("--duration {:?} is too short to measure anything: give {DURATION_MIN:?} or more, as 10s", args.duration);
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let rows = runtime.block_on(async {
+    let mut runs = Runs::default();
+    let done = runtime.block_on(async {
         tokio::select! {
-            rows = run(args) => rows,
+            done = run(args, &mut runs) => done,
             // What runs is dropped, so the nodes' folder goes, too.
             signal = ended() => Err(signal),
         }
     });
     runtime.shutdown_background();
-    let (source, rows) = rows?;
-    let shown =
-        if args.json { show::json(args, &source, &rows)? } else { show::text(args, &source, &rows, Paint::for_stdout()) };
-    let mut stdout = Stdout::new();
-    stdout.write_all(shown.as_bytes()).and_then(|()| stdout.flush())?;
+    let Runs { source, rows } = runs;
+    if done.is_ok() || !rows.is_empty() {
+        let shown =
+            if args.json { show::json(args, &source, &rows)? } else { show::text(args, &source, &rows, Paint::for_stdout()) };
+        let mut stdout = Stdout::new();
+        stdout.write_all(shown.as_bytes()).and_then(|()| stdout.flush())?;
+    }
+    done?;
+    for row in &rows {
+        tell_rate_out_of_reach(args, row);
+    }
     let failed = rows.iter().any(|row| row.tally.counts.failed > 0);
     Ok(if failed { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
+}
+
+/// Says so if the sessions did not keep up with `--rate`.
+fn tell_rate_out_of_reach(args: &Args, row: &Row) {
+    let Some(rate) = args.rate.map(f64::from) else { return };
+    let reached = show::per_second(row);
+    if reached < RATE_REACHED * rate {
+        let of = if row.profile.is_empty() { String::new() } else { format!(" under {}", row.profile) };
+        let text = format!(
+            "--rate {rate} was not reached{of}, but {reached:.0}: latencies count the waiting, too; lower it, or raise --sessions"
+        );
+        note(&mut std::io::stderr(), text);
+    }
 }
 
 /// Waits for SIGINT or SIGTERM; gives it as the reason to end.
@@ -222,21 +252,29 @@ async fn ended() -> anyhow::Error {
         }
     };
     tokio::select! {
-        _ = tokio::signal::ctrl_c() => anyhow::anyhow!("interrupted: the runs that were complete are not shown"),
-        () = terminated => anyhow::anyhow!("terminated: the runs that were complete are not shown"),
+        _ = tokio::signal::ctrl_c() => anyhow::anyhow!("interrupted: no more than the complete runs is shown"),
+        () = terminated => anyhow::anyhow!("terminated: no more than the complete runs is shown"),
     }
 }
 
-/// All runs, and the source's name.
-async fn run(args: &Args) -> anyhow::Result<(String, Vec<Row>)> {
+/// Runs so far.
+#[derive(Default)]
+struct Runs {
+    /// Name of the source, or where the standby is.
+    source: String,
+    /// Complete runs.
+    rows: Vec<Row>,
+}
+
+/// All runs, each of which is in `runs` when it is complete.
+async fn run(args: &Args, runs: &mut Runs) -> anyhow::Result<()> {
     let rules = rules(args);
-    let mut rows = Vec::new();
     if let Some(endpoint) = &args.standby {
+        runs.source.clone_from(endpoint);
         for rule in rules {
-            let row = measure(args, endpoint, String::new(), rule).await?;
-            rows.push(row);
+            runs.rows.push(measure(args, endpoint, String::new(), rule).await?);
         }
-        return Ok((endpoint.clone(), rows));
+        return Ok(());
     }
     let source = open(args)?;
     if args.sessions > source.settings.max_connections {
@@ -246,15 +284,16 @@ async fn run(args: &Args) -> anyhow::Result<(String, Vec<Row>)> {
             source.settings.max_connections
         );
     }
+    runs.source.clone_from(&source.name);
     for profile in chosen_profiles(args, &source) {
         for &rule in &rules {
             let nodes = Nodes::start(source.config.clone(), &profile, source.settings).await?;
             let row = measure(args, &nodes.endpoint(), profile.clone(), rule).await;
             nodes.stop().await?;
-            rows.push(row?);
+            runs.rows.push(row?);
         }
     }
-    Ok((source.name, rows))
+    Ok(())
 }
 
 /// The rules of the runs.

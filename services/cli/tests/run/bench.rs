@@ -118,13 +118,15 @@ fn a_standby_that_runs_already_is_loaded_at_a_rate() {
 fn what_cannot_be_is_refused_with_a_remedy() {
     for (args, says) in [
         (&["--standby", "http://127.0.0.1:1"][..], "connect to the standby at http://127.0.0.1:1"),
+        (&["--standby", "127.0.0.1:50051"], "--standby: "),
         (&["--standby", "http://127.0.0.1:1", "--small"], "cannot be used with"),
         (&["nonsense"], "'nonsense' is no source"),
         (&["--profiles", "pg12"], "pg12"),
         (&["--set", "nothing=1"], "no scenario that is played has this parameter"),
         (&["overflowed-start", "--sessions", "5000"], "max_connections"),
         (&["--sessions", "0"], "0 is not in 1..=10000"),
-        (&["--rate", "0"], "0 is not in 1.."),
+        (&["--rate", "0"], "0 is not in 1..=1000000"),
+        (&["--rate", "4000000000"], "4000000000 is not in 1..=1000000"),
         (&["--rules", "sometimes"], "kept-at-connect"),
     ] {
         let out = bench(args);
@@ -135,4 +137,11 @@ fn what_cannot_be_is_refused_with_a_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let out = program(folder.path(), &["bench", "standby", "--duration", "0s"]);
     assert!(!out.status.success() && String::from_utf8_lossy(&out.stderr).contains("too short"), "{out:?}");
+}
+
+#[test]
+fn a_rate_out_of_reach_is_said() {
+    let out = bench(&["overflowed-start", "--small", "--profiles", "pg18", "--sessions", "1", "--rate", "1000000"]);
+    let notes = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success() && notes.contains("--rate 1000000 was not reached under pg18"), "{notes}");
 }

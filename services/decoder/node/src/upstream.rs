@@ -112,6 +112,7 @@ impl Upstream {
             feedback_timeout: Some(convert::to_duration(FEEDBACK_TIMEOUT)),
             client_id: self.client_id.clone(),
             trace_contexts: pb::TraceContexts::Sampled.into(),
+            ..pb::StreamStart::default()
         };
         let (requests, receiver) = mpsc::channel(4);
         let start = pb::StreamWalRequest { kind: Some(RequestKind::Start(start)) };

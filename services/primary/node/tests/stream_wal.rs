@@ -125,6 +125,28 @@ async fn lsns_that_are_not_kept_are_refused_with_what_is() {
 }
 
 #[tokio::test]
+async fn who_needs_a_physical_slot_is_refused_a_logical_one() {
+    let wal = fixture(18);
+    let node = Node::serve(wal.path()).await;
+    node.create_slot("physical", 0).await;
+    let logical = walstorm_proto::admin::v1::CreateSlotRequest {
+        slot_id: "logical".to_owned(),
+        kind: walstorm_proto::admin::v1::SlotKind::Logical.into(),
+        wait_timeout: Some(prost_types::Duration { seconds: 60, nanos: 0 }),
+        ..Default::default()
+    };
+    node.admin().create_slot(logical).await.unwrap();
+    let status = node.refused(pb::StreamStart { physical_slot: true, ..from_slot("logical") }).await;
+    assert_eq!(reason_of(&status), Some(Reason::RequestInvalid), "{status}");
+    assert!(status.message().contains("name a physical one"), "{status}");
+    for (slot, physical_slot) in [("logical", false), ("physical", true), ("physical", false)] {
+        let mut stream = node.open(pb::StreamStart { physical_slot, ..from_slot(slot) }).await;
+        stream.started().await;
+    }
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn a_start_that_is_refused_takes_no_slot() {
     let wal = fixture(18);
     let node = Node::serve(wal.path()).await;

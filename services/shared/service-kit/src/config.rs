@@ -145,12 +145,19 @@ impl Layers {
     /// Adds the variables among `vars` that begin with the role's prefix: `WALSTORM_DECODER__SERVER__LISTEN`.
     ///
     /// # Errors
-    /// A variable is not UTF-8 or has an empty part in its name.
+    /// A variable is not UTF-8, has an empty part in its name, or one underscore behind the role where two belong.
     pub fn environment(mut self, vars: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Self, ConfigError> {
         for (name, value) in vars {
-            let Some(rest) = name.to_str().and_then(|n| n.strip_prefix(&self.prefix)) else { continue };
             let origin = Origin::Environment(printable(&name.to_string_lossy()).into_owned());
             let wrong = |problem: &str| ConfigError::Field { origin: origin.clone(), problem: problem.to_owned() };
+            let Some(rest) = name.to_str().and_then(|n| n.strip_prefix(&self.prefix)) else {
+                match name.to_str().and_then(|n| self.nearly(n)) {
+                    Some(meant) => {
+                        return Err(wrong(&format!("two underscores belong behind the role: {}", printable(&meant))));
+                    }
+                    None => continue,
+                }
+            };
             let value = value.into_string().map_err(|_| wrong("the value is not UTF-8"))?;
             let parts: Vec<String> = rest.split("__").map(str::to_ascii_lowercase).collect();
             if parts.iter().any(String::is_empty) {
@@ -162,6 +169,13 @@ impl Layers {
             self.add(nest(&parts, parsed), &mut |_| origin.clone())?;
         }
         Ok(self)
+    }
+
+    /// What was meant by a variable with one underscore behind the role. Those that Kubernetes makes of a service's name
+    /// (`WALSTORM_DECODER_SERVICE_HOST`) have no two underscores anywhere.
+    fn nearly(&self, name: &str) -> Option<String> {
+        let rest = name.strip_prefix(self.prefix.strip_suffix('_')?)?;
+        rest.contains("__").then(|| format!("{}{rest}", self.prefix))
     }
 
     /// Adds the flags that were given: a struct of options, none of which means "not given". A name may lead into a table

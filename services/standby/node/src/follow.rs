@@ -217,6 +217,7 @@ impl Follower {
             max_outstanding_batches: CREDIT_BATCHES,
             client_id: self.checked.config.client_id.clone(),
             trace_contexts: TraceContexts::Sampled.into(),
+            physical_slot: true,
             ..StreamStart::default()
         };
         up.try_send(StreamWalRequest { kind: Some(Up::Start(start)) })

@@ -21,7 +21,7 @@ fn replayed_per_second(rows: &[Row]) -> u64 {
 }
 
 /// What was done in a second.
-fn per_second(row: &Row) -> f64 {
+pub fn per_second(row: &Row) -> f64 {
     row.tally.counts.done as f64 / row.measured.as_secs_f64().max(f64::MIN_POSITIVE)
 }
 

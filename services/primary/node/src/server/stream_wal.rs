@@ -30,7 +30,7 @@ use super::queue::{QueuePermit, QueueSender};
 use super::streams::{Blocked, OpenStream, StreamStats};
 use super::{convert, spans};
 use crate::error::{Error, Result};
-use crate::slots::{Held, SlotFile};
+use crate::slots::{Held, SlotFile, SlotKind};
 use crate::wal_log::LogEnd;
 use crate::wal_sender::{Due, Positions, SenderSettings, WalSender};
 
@@ -158,11 +158,21 @@ fn hold(state: &State, start: &pb::StreamStart) -> Result<(Held, Lsn, Lsn)> {
     crate::slots::validate_name(name)?;
     // Before the slot is taken: a wrong start must not end the stream that has it, nor a temporary slot.
     asked.map_or(Ok(()), |from| state.log.check_start(from))?;
+    check_kind(start, state.slots.table().get(name)?.state.kind)?;
     let held = state.slots.hold(name, &start.client_id, now_ms)?;
     let slot = state.slots.table().get(name)?.state;
     let from = asked.unwrap_or(slot.restart_lsn);
     state.log.check_start(from)?;
     Ok((held, from, slot.confirmed_flush_lsn))
+}
+
+/// That a client that needs a physical slot names one ("cannot use a logical replication slot for physical replication").
+fn check_kind(start: &pb::StreamStart, kind: SlotKind) -> Result<()> {
+    if start.physical_slot && kind == SlotKind::Logical {
+        let problem = format!("{} is a logical slot: name a physical one, or make one with CreateSlot", start.slot);
+        return Err(Error::field("start.slot", problem));
+    }
+    Ok(())
 }
 
 /// A batch that is being read: the reader comes back with it.

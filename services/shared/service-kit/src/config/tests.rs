@@ -131,6 +131,13 @@ fn errors_name_layer_field_and_remedy() {
     assert!(text.starts_with("configuration file FILE is no valid TOML: ") && text.contains("line 1"), "{text}");
     let text = error("", &[("SERVER____LISTEN", "x")]);
     assert!(text.contains("empty part"), "{text}");
+    let variable = |name: &str| Layers::new("decoder").environment([(name.into(), "x".into())]).map(drop);
+    let text = variable("WALSTORM_DECODER_SERVER__LISTEN").unwrap_err().to_string();
+    assert!(text.ends_with("two underscores belong behind the role: WALSTORM_DECODER__SERVER__LISTEN"), "{text}");
+    for of_kubernetes in ["WALSTORM_DECODER_SERVICE_HOST", "WALSTORM_DECODER_PORT_50051_TCP", "WALSTORM_STANDBY_SERVER__LISTEN"]
+    {
+        variable(of_kubernetes).unwrap();
+    }
 }
 
 #[test]

@@ -12,6 +12,7 @@ use super::TelemetryConfig;
 use super::otlp_file::{FileExporter, SpanFile};
 use super::queue::{Batching, Exporting, SpanCounts};
 use super::spans::Tracer;
+use crate::printable::printable;
 
 /// The variables that OpenTelemetry defines for the endpoint, the specific one first.
 const ENDPOINT_VARIABLES: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
@@ -96,6 +97,7 @@ pub fn start(role: &Role, config: &TelemetryConfig, export: Export) -> Result<(T
         Export::Off => return Ok((Tracer::off(), Guard { exporting: None, limit: Duration::ZERO })),
         Export::File(file) => Exporting::start(FileExporter::new(file, &resource), batching),
         Export::Collector { endpoint } => {
+            check_endpoint(&endpoint)?;
             let built = opentelemetry_otlp::SpanExporter::builder().with_tonic().with_endpoint(&endpoint).build();
             let mut exporter = built.map_err(|e| TelemetryError::Endpoint { endpoint, reason: e.to_string() })?;
             exporter.set_resource(&resource);
@@ -104,6 +106,18 @@ pub fn start(role: &Role, config: &TelemetryConfig, export: Export) -> Result<(T
     };
     let scope = InstrumentationScope::builder("walstorm").with_version(env!("CARGO_PKG_VERSION")).build();
     Ok((Tracer::new(queue, scope), Guard { exporting: Some(exporting), limit: config.shutdown_timeout }))
+}
+
+/// That an endpoint can be one: the exporter takes any text, and its spans would be lost without a word.
+fn check_endpoint(endpoint: &str) -> Result<(), TelemetryError> {
+    let uri = endpoint.parse::<tonic::transport::Uri>().ok();
+    match uri.filter(|uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.authority().is_some()) {
+        Some(_) => Ok(()),
+        None => {
+            let reason = "it must be http://HOST:PORT or https://HOST:PORT".to_owned();
+            Err(TelemetryError::Endpoint { endpoint: printable(endpoint).into_owned(), reason })
+        }
+    }
 }
 
 /// What describes a role: its own facts over those of OTEL_RESOURCE_ATTRIBUTES.
@@ -138,6 +152,17 @@ impl Guard {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_can_be_no_collector_is_refused_before_a_span_is_lost() {
+        for good in ["http://127.0.0.1:4317", "https://collector", "http://[::1]:4317/"] {
+            assert!(check_endpoint(good).is_ok(), "{good}");
+        }
+        for bad in ["nonsense", "127.0.0.1:4317", "ftp://collector:4317", "http://", "", "http://a b"] {
+            let error = check_endpoint(bad).unwrap_err().to_string();
+            assert!(error.contains("http://127.0.0.1:4317"), "{error}");
+        }
+    }
 
     #[test]
     fn the_configured_endpoint_comes_first_then_the_variables_then_the_file() {
