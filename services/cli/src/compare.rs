@@ -29,8 +29,8 @@ const TORN: u8 = 3;
 #[command(after_help = "\
 Each profile decodes the same WAL once. With --json a line is an object with the keys profile, consumer (live or
 catch-up), shared_queue (messages read, resets, signals; of live ones), pgoutput (entries built and flushed, slots visited;
-with +pgoutput), syscache_callbacks (called ones that set flags, and that walk over all that their owners cached), snapshots
-(built, xids copied, compared, moved), work (counters, the same on every machine), cpu_ns
+with +pgoutput), syscache_callbacks and relcache_callbacks (called ones by cost: constant, bucket, walk; and walked, the entries
+that those walked over), snapshots (built, xids copied, compared, moved), work (counters, the same on every machine), cpu_ns
 (CPU time by PostgreSQL's function names, sampled), wall_ns and identical_output (the decoded transactions equal those of the first
 profile).
 
@@ -91,7 +91,7 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
 /// # Errors
 /// As [`main`].
 pub fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> anyhow::Result<ExitCode> {
-    let log = if Path::new(&args.source).is_dir() { None } else { ScenarioLog::of(&args.source, args.seed)? };
+    let log = if Path::new(&args.source).is_dir() { None } else { ScenarioLog::of(&args.source, args.seed, &args.profiles)? };
     if log.is_none() && args.seed.is_some() {
         anyhow::bail!("--seed is for scenarios, but {} is WAL: leave it out", args.source);
     }
@@ -175,6 +175,7 @@ fn write_json(out: &mut dyn Write, row: &Row) -> anyhow::Result<()> {
         shared_queue: Counts,
         pgoutput: Counts,
         syscache_callbacks: Counts,
+        relcache_callbacks: Counts,
         snapshots: Counts,
         work: Counts,
         cpu_ns: Counts,
@@ -183,7 +184,10 @@ fn write_json(out: &mut dyn Write, row: &Row) -> anyhow::Result<()> {
     }
     let outcome = &row.outcome;
     let QueueCounts { messages, resets, signals } = outcome.queue;
-    let CallbackCounts { flags, walks } = outcome.callbacks;
+    let by_cost = |counts: CallbackCounts| {
+        let CallbackCounts { constant, bucket, walk, walked } = counts;
+        Counts(vec![("constant", constant), ("bucket", bucket), ("walk", walk), ("walked", walked)])
+    };
     let RelsyncCounts { built, flushed, visited } = outcome.relsync;
     let SnapBuildCounts { built: snapshots, copied, compared, moved, .. } = outcome.snap_build;
     let row = JsonRow {
@@ -191,7 +195,8 @@ fn write_json(out: &mut dyn Write, row: &Row) -> anyhow::Result<()> {
         consumer: outcome.profile.consumer.to_string(),
         shared_queue: Counts(vec![("messages", messages), ("resets", resets), ("signals", signals)]),
         pgoutput: Counts(vec![("built", built), ("flushed", flushed), ("visited", visited)]),
-        syscache_callbacks: Counts(vec![("flags", flags), ("walks", walks)]),
+        syscache_callbacks: by_cost(outcome.callbacks),
+        relcache_callbacks: by_cost(outcome.relcache_callbacks),
         snapshots: Counts(vec![("built", snapshots), ("copied", copied), ("compared", compared), ("moved", moved)]),
         work: Counts(outcome.work.entries().collect()),
         cpu_ns: Counts(row.cpu.by_function().collect()),

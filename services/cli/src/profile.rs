@@ -85,7 +85,7 @@ pub fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> anyhow::R
     if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
         anyhow::bail!("--flamegraph: {} is no folder: make it, or name a file elsewhere", folder.display());
     }
-    let log = if Path::new(&args.source).is_dir() { None } else { ScenarioLog::of(&args.source, args.seed)? };
+    let log = if Path::new(&args.source).is_dir() { None } else { ScenarioLog::of(&args.source, args.seed, &args.profiles)? };
     if log.is_none() && args.seed.is_some() {
         anyhow::bail!("--seed is for scenarios, but {} is WAL: leave it out", args.source);
     }

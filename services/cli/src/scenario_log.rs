@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Context;
-use decoder_core::RegisteredCallbacks;
+use decoder_core::{Profile, RegisteredCallbacks};
 use decoder_node::ScenarioDecoder;
 use pg_types::{Lsn, PgVersion, RecordBody, Xid};
 use pg_wal::writer::{WalWriter, WriterConfig};
@@ -37,14 +37,16 @@ pub fn scenario_of(source: &str) -> anyhow::Result<Option<Scenario>> {
 }
 
 impl ScenarioLog {
-    /// Plays the scenario that `source` is a file of or the name of; [`None`] if `source` is a file of WAL.
+    /// Plays the scenario that `source` is a file of or the name of; [`None`] if `source` is a file of WAL. All `profiles` decode this one
+    /// log, so that what they give out can be compared: it is that of the newest of them, or of the one.
     ///
     /// # Errors
     /// There is no such scenario, or it cannot be played or written.
-    pub fn of(source: &str, seed: Option<u64>) -> anyhow::Result<Option<ScenarioLog>> {
+    pub fn of(source: &str, seed: Option<u64>, profiles: &[Profile]) -> anyhow::Result<Option<ScenarioLog>> {
         let Some(scenario) = scenario_of(source)? else { return Ok(None) };
         let seed = seed.unwrap_or(scenario.seed());
-        ScenarioLog::play(&scenario, &Overrides::new(), seed, WriterConfig::new(1).version).map(Some)
+        let newest = profiles.iter().map(|profile| profile.wal_version).max();
+        ScenarioLog::play(&scenario, &Overrides::new(), seed, newest.unwrap_or(WriterConfig::new(1).version)).map(Some)
     }
 
     /// Plays a scenario with these parameters into WAL of this version.

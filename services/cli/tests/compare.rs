@@ -63,6 +63,7 @@ fn a_recorded_log_costs_less_under_newer_profiles() {
                 "shared_queue",
                 "pgoutput",
                 "syscache_callbacks",
+                "relcache_callbacks",
                 "snapshots",
                 "work",
                 "cpu_ns",
@@ -71,9 +72,20 @@ fn a_recorded_log_costs_less_under_newer_profiles() {
             ])
         );
         assert_eq!(row["identical_output"], true);
-        let callbacks = &row["syscache_callbacks"];
-        assert!(callbacks["flags"].as_u64().unwrap() + callbacks["walks"].as_u64().unwrap() <= work(row, "callbacks_called"));
-        assert!(callbacks["walks"].as_u64().unwrap() > 0, "{callbacks}");
+        let called = |on: &str, cost: &str| row[on][cost].as_u64().unwrap();
+        let costs =
+            ["constant", "bucket", "walk"].map(|cost| called("syscache_callbacks", cost) + called("relcache_callbacks", cost));
+        assert_eq!(costs.iter().sum::<u64>(), work(row, "callbacks_called"), "{row}");
+        assert_eq!(called("syscache_callbacks", "walked"), 0, "a walsender's other maps are empty");
+        let (scans, slots) = (row["profile"] != "indexed", work(row, "map_slots_visited"));
+        assert!(
+            if scans {
+                called("relcache_callbacks", "walked") == slots
+            } else {
+                called("relcache_callbacks", "walked") < slots
+            },
+            "{row}"
+        );
         assert_eq!(row["work"].as_object().unwrap().len(), pg_types::Work::KEYS.len());
         assert!(row["wall_ns"].as_u64().unwrap() > 0);
         assert!(row["cpu_ns"].as_object().unwrap().values().all(Value::is_u64));

@@ -66,7 +66,7 @@ fn alter_many_walks_over_the_map_at_each_message_or_looks_up_what_goes() {
 }
 
 #[test]
-fn grant_all_costs_messages_times_commands_up_to_13_and_a_callback_more_costs_its_share() {
+fn grant_all_costs_messages_times_commands_up_to_13_and_a_callback_that_walks_costs_its_map() {
     for version in PgVersion::ALL {
         for n in [64, 128] {
             let log = play("grant-all", &[("tables", n)], version);
@@ -85,6 +85,19 @@ fn grant_all_costs_messages_times_commands_up_to_13_and_a_callback_more_costs_it
                 let called = decode(&log, "pg14", None, registered).0.callbacks_called;
                 assert_eq!(called, 2 * n * u64::from(callbacks), "{version}");
                 assert!(callbacks != 3 || called == w.callbacks_called);
+            }
+            // One more that walks over a map of its own, as reported in 2025: as often as a relcache message is executed.
+            for (profile, executed) in [("pg14", 2 * n), ("pg18", 2 * n), ("indexed", n)] {
+                let walked = |callbacks| {
+                    let log = play("grant-all", &[("tables", n), ("callbacks", callbacks), ("entries", 1000)], version);
+                    let mut input = WalInput::open(log.dir(), None, None).unwrap();
+                    input.callbacks = log.callbacks();
+                    let (rows, _) = compare::compare(&input, &[profile.parse().unwrap()], WorkMem::default()).unwrap();
+                    let counts = rows[0].outcome.relcache_callbacks;
+                    assert_eq!(counts.constant + counts.bucket + counts.walk, executed * callbacks, "{version} {profile}");
+                    counts.walked
+                };
+                assert_eq!(walked(4) - walked(3), 1000 * executed, "{version} {profile}");
             }
         }
     }

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use decoder_core::{DecodedTransaction, Decoder, DecoderConfig, NoCatalog, OutputSink, RegisteredCallbacks};
+use decoder_core::{DecodedTransaction, Decoder, DecoderConfig, NoCatalog, OutputSink, Profile, RegisteredCallbacks};
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
 use pg_types::{Lsn, Oid, PgVersion, RecordBody, Xid};
@@ -102,14 +102,17 @@ impl WalSink for Log {
     }
 }
 
-/// Plays a scenario at its published size: its log, and what a decoder has registered.
-fn play(scenario: &str) -> (TempDir, RegisteredCallbacks) {
+/// Plays a scenario at its published size, into WAL of the profile's own version: its log, and what a decoder has registered.
+fn play(scenario: &str, profile: &str) -> (TempDir, RegisteredCallbacks) {
     let folder = tempfile::tempdir().unwrap();
-    let mut log = Log(WalWriter::create(folder.path(), WriterConfig::new(1)).unwrap());
+    let version = profile.parse::<Profile>().unwrap().wal_version;
+    let config = WriterConfig { version, ..WriterConfig::new(1) };
+    let mut log = Log(WalWriter::create(folder.path(), config).unwrap());
     let plan = Scenario::load(scenario).unwrap().plan(&Overrides::new()).unwrap();
-    let callbacks =
-        RegisteredCallbacks { syscache: plan.decoder.syscache_callbacks, relcache: plan.decoder.relcache_callbacks };
-    let mut engine = Engine::new(plan, PgVersion::V18).unwrap();
+    let hints = plan.decoder;
+    let (syscache, relcache) = (hints.syscache_callbacks, hints.relcache_callbacks);
+    let callbacks = RegisteredCallbacks { syscache, relcache, entries: hints.callback_entries };
+    let mut engine = Engine::new(plan, version).unwrap();
     let (mut clock, mut rng) = (VirtualClock::default(), seeded(1));
     while engine.step(&mut clock, &mut rng, &mut log).unwrap() != Step::Done {}
     log.0.switch().unwrap();
@@ -120,7 +123,7 @@ fn play(scenario: &str) -> (TempDir, RegisteredCallbacks) {
 /// A large simulated log of small transactions.
 #[divan::bench(args = ["pg18", "indexed"], sample_count = 5, sample_size = 1)]
 fn simulated(bencher: Bencher, profile: &str) {
-    let (folder, callbacks) = play(SMALL_TRANSACTIONS);
+    let (folder, callbacks) = play(SMALL_TRANSACTIONS, profile);
     assert_eq!(decode(folder.path(), profile, 5, callbacks), 200_000);
     bencher
         .counter(BytesCount::new(bytes(folder.path())))
@@ -144,6 +147,6 @@ fn simulated(bencher: Bencher, profile: &str) {
     ("unpublished-flood", "pg18"), ("matview-refresh", "pg18"), ("temp-table-churn", "pg18"), ("prepared", "pg18"),
 ], sample_count = 1, sample_size = 1)]
 fn incidents(bencher: Bencher, (scenario, profile): (&str, &str)) {
-    let (folder, callbacks) = play(scenario);
+    let (folder, callbacks) = play(scenario, profile);
     bencher.counter(BytesCount::new(bytes(folder.path()))).bench_local(|| decode(folder.path(), profile, 5, callbacks));
 }

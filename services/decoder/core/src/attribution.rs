@@ -36,8 +36,8 @@ pub const RELFILENODE_MAP: &str = "relfilenode map";
 /// Work done for one thing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Share {
-    /// What: a syscache, [`RELCACHE`] or [`RELFILENODE_MAP`]; a relation; a callback as `CACHE/n` or `relcache/n`, n being its
-    /// place in the order of registration.
+    /// What: a syscache, [`RELCACHE`] or [`RELFILENODE_MAP`]; a relation; a callback as `CACHE/n COST` or `relcache/n COST`,
+    /// n being its place in the order of registration and the cost `constant`, `bucket` or `walk`.
     pub name: Arc<str>,
     /// Oid of the relation, [`Oid::INVALID`] for all relations at once and for what is none.
     pub oid: Oid,
@@ -263,10 +263,10 @@ impl RelationTallies {
         Work { map_slots_visited: map_slots, map_entries_dropped: map_dropped, ..Work::default() }
     }
 
-    /// The rows of relcache callbacks, the last of which is the relfilenode map's.
-    pub(crate) fn callbacks(&self, callbacks: u64) -> Vec<Share> {
+    /// The rows of relcache callbacks: `others` are their names, the last of so many `callbacks` is the relfilenode map's.
+    pub(crate) fn callbacks(&self, others: impl Iterator<Item = String>, callbacks: u64) -> Vec<Share> {
         let rounds = Work { callbacks_visited: self.all.rounds, callbacks_called: self.all.rounds, ..Work::default() };
-        let others = (1..callbacks).map(|n| share(format!("relcache/{n}"), rounds));
+        let others = others.map(|name| share(name, rounds));
         let mut map = self.map();
         if callbacks > 0 {
             map += rounds;

@@ -65,6 +65,8 @@ pub struct Outcome {
     pub relsync: RelsyncCounts,
     /// Syscache callbacks by what each costs.
     pub callbacks: CallbackCounts,
+    /// Relcache callbacks, the same.
+    pub relcache_callbacks: CallbackCounts,
     /// What building snapshots took.
     pub snap_build: SnapBuildCounts,
     /// Transactions given out at their commit.
@@ -140,6 +142,7 @@ impl Contender {
             queue: decoder.queue_counts(),
             relsync: decoder.relsync_counts(),
             callbacks: decoder.callback_counts(),
+            relcache_callbacks: decoder.relcache_callback_counts(),
             snap_build: decoder.snap_build_counts(),
             transactions: self.digest.transactions,
             prepared: self.digest.prepared,

@@ -544,6 +544,12 @@ impl Decoder {
         self.replayer.caches.callback_counts()
     }
 
+    /// Relcache callbacks called so far, by what each costs.
+    #[must_use]
+    pub fn relcache_callback_counts(&self) -> CallbackCounts {
+        self.replayer.caches.relcache_callback_counts()
+    }
+
     /// What building snapshots took.
     #[must_use]
     pub fn snap_build_counts(&self) -> SnapBuildCounts {

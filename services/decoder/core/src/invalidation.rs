@@ -38,15 +38,13 @@ use crate::interrupt::Interrupt;
 use crate::profile::{Consumer, OutputPlugin, Profile};
 use crate::relations::Relations;
 use crate::relcache::Relcache;
+use crate::relcache_callbacks::{RelcacheCallbacks, WALSENDER_RELCACHE_CALLBACKS};
 use crate::relfilenode_map::RelfilenodeMap;
 use crate::relsync::{RelationSyncCache, RelsyncCounts};
 use crate::reorder_buffer::tuple_cids::TupleCidCounts;
 use crate::sampling::{CurrentFunction, Function};
 use crate::syscache::SysCaches;
 use crate::syscache_callbacks::{CallbackCounts, SyscacheCallbacks, TooManyCallbacks, WALSENDER_CALLBACKS, fits};
-
-/// Relcache callbacks of a walsender: plan cache, type cache, relfilenode map. The last one is modelled, see the map.
-const RELCACHE_CALLBACKS: u64 = 3;
 
 /// Catalogs scanned to build a relation: `pg_class` and `pg_attribute` (`RelationBuildDesc`).
 const SCANS_TO_BUILD: u64 = 2;
@@ -77,6 +75,8 @@ pub struct RegisteredCallbacks {
     pub syscache: Option<u8>,
     /// Relcache callbacks, with that of the relfilenode map; PostgreSQL has room for 10.
     pub relcache: Option<u8>,
+    /// Entries of the map of each callback beyond a walsender's that walks over one.
+    pub entries: u32,
 }
 
 /// What the caches hold, sorted, for comparing two decoders.
@@ -107,8 +107,8 @@ pub(crate) struct Caches {
     syscaches: SysCaches,
     /// Their callbacks.
     callbacks: SyscacheCallbacks,
-    /// How many relcache callbacks are registered.
-    relcache_callbacks: u64,
+    /// Callbacks on relcache messages.
+    relcache_callbacks: RelcacheCallbacks,
     /// Relations.
     relcache: Relcache,
     /// File → relation.
@@ -157,14 +157,14 @@ impl Caches {
         let syscaches = SysCaches::new(version, profile.catcache_search);
         let looked = Looked::new(&syscaches, profile.output_plugin);
         let names = WALSENDER_CALLBACKS.iter().copied();
-        let callbacks = SyscacheCallbacks::new(syscaches.table(), names, profile.callback_search);
+        let callbacks = SyscacheCallbacks::new(syscaches.table(), names, profile, 0);
         let relsync = (profile.output_plugin == OutputPlugin::PgOutput)
             .then(|| RelationSyncCache::new(syscaches.table(), profile.publication_flush));
         Self {
             database,
             syscaches,
             callbacks,
-            relcache_callbacks: RELCACHE_CALLBACKS,
+            relcache_callbacks: RelcacheCallbacks::new(WALSENDER_RELCACHE_CALLBACKS, profile, 0),
             relcache: Relcache::new(),
             map: RelfilenodeMap::new(profile),
             relations: RelationTallies::default(),
@@ -195,11 +195,11 @@ impl Caches {
     pub(crate) fn register(&mut self, registered: RegisteredCallbacks, profile: &Profile) -> Result<(), TooManyCallbacks> {
         fits("MAX_SYSCACHE_CALLBACKS", profile.syscache_callbacks_max, registered.syscache.unwrap_or(0))?;
         fits("MAX_RELCACHE_CALLBACKS", profile.relcache_callbacks_max, registered.relcache.unwrap_or(0))?;
-        if let Some(count) = registered.syscache {
-            let names = WALSENDER_CALLBACKS.iter().copied().cycle().take(count.into());
-            self.callbacks = SyscacheCallbacks::new(self.syscaches.table(), names, profile.callback_search);
-        }
-        self.relcache_callbacks = registered.relcache.map_or(RELCACHE_CALLBACKS, u64::from);
+        let count = registered.syscache.map_or(WALSENDER_CALLBACKS.len(), usize::from);
+        let names = WALSENDER_CALLBACKS.iter().copied().cycle().take(count);
+        self.callbacks = SyscacheCallbacks::new(self.syscaches.table(), names, profile, registered.entries);
+        let count = registered.relcache.unwrap_or(WALSENDER_RELCACHE_CALLBACKS);
+        self.relcache_callbacks = RelcacheCallbacks::new(count, profile, registered.entries);
         Ok(())
     }
 
@@ -361,8 +361,9 @@ impl Caches {
 
     /// The relcache callbacks, in the order of their registration: the map's and, of `pgoutput`, its entries'.
     fn call_relcache_callbacks(&mut self, rel: Oid) {
-        self.work.callbacks_visited += self.relcache_callbacks;
-        self.work.callbacks_called += self.relcache_callbacks;
+        self.work.callbacks_visited += self.relcache_callbacks.len();
+        self.work.callbacks_called += self.relcache_callbacks.len();
+        self.relcache_callbacks.call(rel);
         self.map.invalidate(rel, &mut self.work, &self.marker);
         self.relsync.iter_mut().for_each(|relsync| relsync.relation_changed(rel));
     }
@@ -405,7 +406,12 @@ impl Caches {
 
     /// Syscache callbacks called so far.
     pub(crate) fn callback_counts(&self) -> CallbackCounts {
-        self.callbacks.counts
+        self.callbacks.counts()
+    }
+
+    /// The same of relcache callbacks.
+    pub(crate) fn relcache_callback_counts(&self) -> CallbackCounts {
+        self.relcache_callbacks.counts(self.map.walked)
     }
 
     /// What was done to the entries of `pgoutput`.
@@ -425,7 +431,7 @@ impl Caches {
 
     /// All work so far, shared out; names of relations are those of `relations`.
     pub(crate) fn attribution(&self, relations: &Relations) -> Attribution {
-        let (table, rounds) = (self.syscaches.table(), self.relcache_callbacks);
+        let (table, rounds) = (self.syscaches.table(), self.relcache_callbacks.len());
         let syscaches = table.iter().zip(self.syscaches.tallies()).map(|((id, cache), tally)| {
             let hits = tally.hits + self.looked.hits(id, self.rows_known);
             let mut work = CacheTally { hits, ..*tally }.work();
@@ -440,7 +446,12 @@ impl Caches {
             total: self.work,
             caches: syscaches.chain(self.relations.caches(rounds, &self.work)).collect(),
             relations: self.relations.relations(rounds, name),
-            callbacks: self.callbacks.shares(table).into_iter().chain(self.relations.callbacks(rounds)).collect(),
+            callbacks: self
+                .callbacks
+                .shares(table)
+                .into_iter()
+                .chain(self.relations.callbacks(self.relcache_callbacks.names(), rounds))
+                .collect(),
         };
         for shares in [&mut attribution.caches, &mut attribution.relations, &mut attribution.callbacks] {
             shares.retain(|share| share.work != Work::default());

@@ -21,6 +21,7 @@ pub mod profile;
 mod publications;
 mod relations;
 mod relcache;
+mod relcache_callbacks;
 mod relfilenode_map;
 mod relsync;
 mod reorder_buffer;

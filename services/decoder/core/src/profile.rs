@@ -15,7 +15,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use pg_types::CatalogSnapshotRule;
+use pg_types::{CatalogSnapshotRule, PgVersion};
 
 /// How a message finds its catcache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,15 @@ pub enum CallbackSearch {
     Scan,
     /// Follow the cache's chain.
     Chain,
+}
+
+/// What callbacks of the type cache and of attribute options look at, when a message names a hash or a relation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HashedCallbacks {
+    /// All entries (up to 17).
+    Walk,
+    /// Those in the bucket of the hash (18: `hash_seq_init_with_hash_value`, `RelIdToTypeIdCacheHash`).
+    Bucket,
 }
 
 /// What a relcache message does to the relfilenode map.
@@ -161,10 +170,14 @@ pub enum Consumer {
 pub struct Profile {
     /// As asked for, switches included.
     pub name: String,
+    /// Version of the WAL that a server of this profile writes: that of a scenario which is played for it alone. It decodes any.
+    pub wal_version: PgVersion,
     /// How a message finds its catcache.
     pub catcache_search: CatcacheSearch,
     /// How a message finds its callbacks.
     pub callback_search: CallbackSearch,
+    /// What those look at that are given a hash.
+    pub hashed_callbacks: HashedCallbacks,
     /// Syscache callbacks that there is room for (`MAX_SYSCACHE_CALLBACKS`): 20 (2008), 32 (2012), 64 (May 2017); ours grows.
     pub syscache_callbacks_max: Option<u8>,
     /// Relcache callbacks that there is room for (`MAX_RELCACHE_CALLBACKS`): 10 in all releases; ours grows.
@@ -206,22 +219,25 @@ pub struct Profile {
 /// A name and what it chooses.
 type Named = (&'static str, fn(&mut Profile));
 
-/// The bare names, oldest first, each with its choices.
-const ROWS: &[Named] = &[
-    ("pg96", |_| ()),
-    ("pg10", pg10),
-    ("pg13.6", pg13_6),
-    ("pg13", pg13),
-    ("pg14.5", pg14_5),
-    ("pg14", pg14),
-    ("pg15.1", pg14_5),
-    ("pg15", pg14),
-    ("pg16", pg16),
-    ("pg17.5", pg17_5),
-    ("pg17", pg17),
-    ("pg17.6", pg17),
-    ("pg18", pg18),
-    ("indexed", indexed),
+/// A bare name, the version of the WAL that its servers write, and what it chooses.
+type Row = (&'static str, PgVersion, fn(&mut Profile));
+
+/// The bare names, oldest first. Of servers before 13 walstorm writes no WAL; theirs is taken to be that of 13.
+const ROWS: &[Row] = &[
+    ("pg96", PgVersion::V13, |_| ()),
+    ("pg10", PgVersion::V13, pg10),
+    ("pg13.6", PgVersion::V13, pg13_6),
+    ("pg13", PgVersion::V13, pg13),
+    ("pg14.5", PgVersion::V14, pg14_5),
+    ("pg14", PgVersion::V14, pg14),
+    ("pg15.1", PgVersion::V15, pg14_5),
+    ("pg15", PgVersion::V15, pg14),
+    ("pg16", PgVersion::V16, pg16),
+    ("pg17.5", PgVersion::V17, pg17_5),
+    ("pg17", PgVersion::V17, pg17),
+    ("pg17.6", PgVersion::V17, pg17),
+    ("pg18", PgVersion::V18, pg18),
+    ("indexed", PgVersion::V18, indexed),
 ];
 
 /// How a name says that the consumer is live.
@@ -231,6 +247,7 @@ const LIVE_SUFFIX: &str = "+live";
 const SWITCHES: &[Named] = &[
     ("direct-syscache", |p| p.catcache_search = CatcacheSearch::Direct),
     ("callback-chains", callback_chains),
+    ("hashed-callbacks", |p| p.hashed_callbacks = HashedCallbacks::Bucket),
     ("callbacks-of-2008", |p| p.syscache_callbacks_max = Some(20)),
     ("any-callbacks", |p| (p.syscache_callbacks_max, p.relcache_callbacks_max) = (None, None)),
     ("small-map", |p| p.map_initial_size = 64),
@@ -318,6 +335,7 @@ fn pg18(p: &mut Profile) {
     pg17(p);
     p.snapshot_header_bytes = 192;
     p.publication_flush = PublicationFlush::PerRelation;
+    p.hashed_callbacks = HashedCallbacks::Bucket;
     p.aborted_victims = AbortedVictims::Dropped;
 }
 
@@ -335,7 +353,7 @@ fn indexed(p: &mut Profile) {
 impl Profile {
     /// The bare names, oldest first.
     pub fn names() -> impl Iterator<Item = &'static str> {
-        ROWS.iter().map(|(name, _)| *name)
+        ROWS.iter().map(|(name, ..)| *name)
     }
 
     /// The switches that may follow a name after a `+`.
@@ -364,7 +382,7 @@ impl Profile {
     /// walstorm's own profile.
     #[must_use]
     pub fn indexed() -> Profile {
-        let mut profile = Self::oldest("indexed");
+        let mut profile = Profile { wal_version: PgVersion::V18, ..Self::oldest("indexed") };
         indexed(&mut profile);
         profile
     }
@@ -396,8 +414,10 @@ impl Profile {
     fn oldest(name: &str) -> Profile {
         Profile {
             name: name.to_owned(),
+            wal_version: PgVersion::V13,
             catcache_search: CatcacheSearch::List,
             callback_search: CallbackSearch::Scan,
+            hashed_callbacks: HashedCallbacks::Walk,
             syscache_callbacks_max: Some(32),
             relcache_callbacks_max: Some(10),
             map_initial_size: 1024,
@@ -485,8 +505,14 @@ impl FromStr for Profile {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut profile = Profile::oldest(text);
         for (i, part) in text.split('+').enumerate() {
-            let known = if i == 0 { ROWS } else { SWITCHES };
-            let Some((_, choose)) = known.iter().find(|(name, _)| *name == part) else {
+            let choose = match i {
+                0 => ROWS.iter().find(|(name, ..)| *name == part).map(|(_, version, choose)| {
+                    profile.wal_version = *version;
+                    choose
+                }),
+                _ => SWITCHES.iter().find(|(name, _)| *name == part).map(|(_, choose)| choose),
+            };
+            let Some(choose) = choose else {
                 let plain = |s: &str| s.escape_debug().to_string();
                 return Err(UnknownProfile { asked: plain(text), part: plain(part) });
             };
@@ -502,6 +528,17 @@ mod tests {
 
     fn choices(text: &str) -> Profile {
         Profile { name: String::new(), ..text.parse().unwrap() }
+    }
+
+    #[test]
+    fn a_profile_writes_its_own_wal_or_the_oldest_that_is_written() {
+        for name in Profile::names() {
+            let digits: String = name.chars().filter(char::is_ascii_digit).take(2).collect();
+            let own = PgVersion::ALL.into_iter().find(|version| version.major().to_string() == digits);
+            let expected = own.unwrap_or(if name == "indexed" { PgVersion::V18 } else { PgVersion::V13 });
+            assert_eq!(choices(name).wal_version, expected, "{name}");
+        }
+        assert_eq!(choices("pg16+live").wal_version, PgVersion::V16);
     }
 
     #[test]

@@ -74,6 +74,8 @@ pub(crate) struct RelfilenodeMap {
     table: DynaHash<MapKey, MapEntry>,
     /// First entry of each oid's chain, kept by the reverse index.
     index: Option<FxHashMap<Oid, u32>>,
+    /// Buckets and entries that scans walked over.
+    pub(crate) walked: u64,
 }
 
 impl RelfilenodeMap {
@@ -83,7 +85,7 @@ impl RelfilenodeMap {
             MapInvalidation::Scan => None,
             MapInvalidation::ReverseIndex => Some(FxHashMap::default()),
         };
-        Self { table: DynaHash::new(profile.map_initial_size), index }
+        Self { table: DynaHash::new(profile.map_initial_size), index, walked: 0 }
     }
 
     /// Entries, negatives included.
@@ -142,6 +144,7 @@ impl RelfilenodeMap {
         let outer = marker.enter(Function::HashSeqSearch);
         let (visited, dropped) = self.table.scan(|_, e| doomed(e.oid));
         work.map_slots_visited += visited;
+        self.walked += visited;
         work.map_entries_dropped += dropped;
         marker.leave(outer);
     }

@@ -13,14 +13,18 @@
 //! | scan | all registered |
 //! | chain | those of the cache |
 //!
-//! Differences from PostgreSQL: the callbacks themselves do nothing here, as in a walsender, whose plan and type caches are
-//! nearly empty; calling is counted.
+//! What a callback does then is a matter of its owner: it sets a flag, looks at one bucket of a map, or walks over all of it. The last is what
+//! makes one callback more in a backend dear (2025).
+//!
+//! Differences from PostgreSQL: the maps of these callbacks are empty, as a walsender's plan and type caches are. Callbacks beyond a walsender's,
+//! which a plugin may register, each have a map with a number of entries that one asks for, none of which is meant by any message.
+//! Calling is counted, by what it costs.
 
 use pg_types::Work;
 use pg_types::syscache_id::SysCacheTable;
 
 use crate::attribution::{Share, share};
-use crate::profile::CallbackSearch;
+use crate::profile::{CallbackSearch, HashedCallbacks, Profile};
 use crate::sampling::{CurrentFunction, Function};
 
 /// A backend registers more callbacks than it has room for.
@@ -53,65 +57,126 @@ pub(crate) fn fits(limit: &'static str, max: Option<u8>, asked: u8) -> Result<()
 /// What a callback costs when it is called, apart from finding it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallbackCost {
-    /// It sets a flag or compares a hash.
-    Flag,
+    /// The same whatever its owner has: it sets a flag.
+    Constant,
+    /// It looks at the entries of its owner's map that have the message's hash.
+    Bucket,
     /// It walks over all that its owner has cached.
     Walk,
 }
 
-use CallbackCost::{Flag, Walk};
+impl CallbackCost {
+    /// As it is shown.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Constant => "constant",
+            Self::Bucket => "bucket",
+            Self::Walk => "walk",
+        }
+    }
+}
 
-/// What a walsender with an output plugin registers, in that order, by syscache: role membership and search path, plan cache
-/// (`InitPlanCache`), type cache, attribute and table space options, text search, publications (`pgoutput`), operator lookups. A
-/// cache that a version lacks is skipped.
-pub(crate) const WALSENDER_CALLBACKS: &[(&str, CallbackCost)] = &[
+/// What a callback does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reaction {
+    /// It sets a flag.
+    Flag,
+    /// It looks for entries with the hash that it is given, by the profile's way.
+    OfHash,
+    /// It looks at all entries.
+    All,
+}
+
+impl Reaction {
+    /// Its cost.
+    pub(crate) fn cost(self, of_hash: HashedCallbacks) -> CallbackCost {
+        match (self, of_hash) {
+            (Self::Flag, _) => CallbackCost::Constant,
+            (Self::OfHash, HashedCallbacks::Bucket) => CallbackCost::Bucket,
+            (Self::OfHash, HashedCallbacks::Walk) | (Self::All, _) => CallbackCost::Walk,
+        }
+    }
+}
+
+use Reaction::{All, Flag, OfHash};
+
+/// What a walsender with an output plugin registers, in that order, by syscache. A cache that a version lacks is skipped.
+pub(crate) const WALSENDER_CALLBACKS: &[(&str, Reaction)] = &[
+    // Role membership (`utils/adt/acl.c`) and search path (`catalog/namespace.c`).
     ("AUTHMEMROLEMEM", Flag),
     ("AUTHOID", Flag),
     ("DATABASEOID", Flag),
     ("NAMESPACEOID", Flag),
     ("AUTHOID", Flag),
-    ("PROCOID", Walk),
-    ("TYPEOID", Walk),
-    ("NAMESPACEOID", Walk),
-    ("OPEROID", Walk),
-    ("AMOPOPID", Walk),
-    ("FOREIGNSERVEROID", Walk),
-    ("FOREIGNDATAWRAPPEROID", Walk),
-    ("CLAOID", Walk),
-    ("CONSTROID", Walk),
-    ("TYPEOID", Walk),
-    ("ATTNUM", Walk),
-    ("TABLESPACEOID", Walk),
-    ("TSCONFIGOID", Walk),
-    ("TSCONFIGMAP", Walk),
+    // Saved plans (`PlanCacheObjectCallback`, `PlanCacheSysCallback`).
+    ("PROCOID", All),
+    ("TYPEOID", All),
+    ("NAMESPACEOID", All),
+    ("OPEROID", All),
+    ("AMOPOPID", All),
+    ("FOREIGNSERVEROID", All),
+    ("FOREIGNDATAWRAPPEROID", All),
+    // Types (`TypeCacheOpcCallback`, `TypeCacheConstrCallback`, `TypeCacheTypCallback`), options of attributes and of table spaces.
+    ("CLAOID", All),
+    ("CONSTROID", All),
+    ("TYPEOID", OfHash),
+    ("ATTNUM", OfHash),
+    ("TABLESPACEOID", All),
+    // Text search configurations.
+    ("TSCONFIGOID", All),
+    ("TSCONFIGMAP", All),
+    // What `pgoutput` keeps of relations.
     ("PUBLICATIONOID", Flag),
-    ("PUBLICATIONRELMAP", Walk),
-    ("PUBLICATIONNAMESPACEMAP", Walk),
-    ("NAMESPACEOID", Walk),
-    ("OPEROID", Walk),
+    ("PUBLICATIONRELMAP", All),
+    ("PUBLICATIONNAMESPACEMAP", All),
+    ("NAMESPACEOID", All),
+    // Operators by name.
+    ("OPEROID", All),
 ];
 
-/// Syscache callbacks called so far, by what each costs.
+/// Callbacks called so far, by what each costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallbackCounts {
-    /// Those that set a flag.
-    pub flags: u64,
-    /// Those that walk over all that their owner has cached.
-    pub walks: u64,
+    /// Those that cost the same whatever there is.
+    pub constant: u64,
+    /// Those that looked at one bucket of a map.
+    pub bucket: u64,
+    /// Those that walked over a whole map.
+    pub walk: u64,
+    /// Entries and empty buckets that those walked over.
+    pub walked: u64,
 }
 
 impl CallbackCounts {
-    /// Counts one.
-    fn add(&mut self, cost: CallbackCost) {
+    /// Counts some.
+    pub(crate) fn add(&mut self, cost: CallbackCost, called: u64) {
         match cost {
-            Flag => self.flags += 1,
-            Walk => self.walks += 1,
+            CallbackCost::Constant => self.constant += called,
+            CallbackCost::Bucket => self.bucket += called,
+            CallbackCost::Walk => self.walk += called,
         }
     }
+}
 
-    /// All of them.
-    fn sum(self) -> u64 {
-        self.flags + self.walks
+/// The map of each callback that no walsender has, with so many entries. The maps of a walsender's are empty or modelled.
+#[derive(Debug, Default)]
+pub(crate) struct ForeignMap(Vec<u32>);
+
+impl ForeignMap {
+    /// With so many entries.
+    pub(crate) fn new(entries: u32) -> Self {
+        Self((0..entries).collect())
+    }
+
+    /// Its entries.
+    pub(crate) fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    /// A callback walks over it; nothing in it is meant.
+    pub(crate) fn walk(&self) {
+        let wanted = std::hint::black_box(u32::MAX);
+        std::hint::black_box(self.0.iter().filter(|entry| **entry == wanted).count());
     }
 }
 
@@ -122,8 +187,19 @@ struct Callback {
     cache: i8,
     /// What it costs.
     cost: CallbackCost,
+    /// It walks over a map of its own that no walsender has.
+    foreign: bool,
     /// Next callback of the same cache, index + 1; 0 ends the chain.
     link: u16,
+}
+
+impl Callback {
+    /// Calls it; `map` is what each foreign one walks over.
+    fn call(&self, map: &ForeignMap) {
+        if self.foreign {
+            map.walk();
+        }
+    }
 }
 
 /// The registered callbacks.
@@ -139,34 +215,37 @@ pub(crate) struct SyscacheCallbacks {
     calls: Vec<u64>,
     /// How often all were called.
     resets: u64,
-    /// Called so far.
-    pub(crate) counts: CallbackCounts,
+    /// What each foreign one walks over.
+    map: ForeignMap,
 }
 
 impl SyscacheCallbacks {
-    /// Registers what is `wanted`; those of unknown caches are skipped. Whoever asks for a number checks that it fits in.
+    /// Registers what is `wanted`, with so many entries in the map of each beyond a walsender's; those of unknown caches are skipped. Whoever asks for a number checks
+    /// that it fits in.
     pub(crate) fn new<'a>(
         table: &SysCacheTable,
-        wanted: impl IntoIterator<Item = (&'a str, CallbackCost)>,
-        search: CallbackSearch,
+        wanted: impl IntoIterator<Item = (&'a str, Reaction)>,
+        profile: &Profile,
+        entries: u32,
     ) -> SyscacheCallbacks {
         let mut callbacks = Self {
             list: Vec::new(),
             links: vec![0; table.len()],
-            search,
+            search: profile.callback_search,
             calls: vec![0; table.len()],
             resets: 0,
-            counts: CallbackCounts::default(),
+            map: ForeignMap::new(entries),
         };
-        for (id, cost) in wanted.into_iter().filter_map(|(name, cost)| Some((table.id_of(name)?, cost))) {
-            callbacks.register(id.message_id(), id.index(), cost);
+        for (id, reaction) in wanted.into_iter().filter_map(|(name, reaction)| Some((table.id_of(name)?, reaction))) {
+            callbacks.register(id.message_id(), id.index(), reaction.cost(profile.hashed_callbacks));
         }
         callbacks
     }
 
     /// `CacheRegisterSyscacheCallback`: the new one goes to the tail of its cache's chain.
     fn register(&mut self, cache: i8, index: usize, cost: CallbackCost) {
-        self.list.push(Callback { cache, cost, link: 0 });
+        let foreign = self.list.len() >= WALSENDER_CALLBACKS.len() && cost == CallbackCost::Walk;
+        self.list.push(Callback { cache, cost, foreign, link: 0 });
         let number = self.list.len() as u16;
         let mut tail = usize::from(self.links[index]);
         if tail == 0 {
@@ -185,33 +264,53 @@ impl SyscacheCallbacks {
         if let Some(calls) = usize::try_from(cache).ok().and_then(|index| self.calls.get_mut(index)) {
             *calls += 1;
         }
-        let before = self.counts;
+        let mut called = 0;
         match self.search {
             CallbackSearch::Scan => {
                 work.callbacks_visited += self.list.len() as u64;
-                let wanted = self.list.iter().filter(|c| std::hint::black_box(c.cache) == cache);
-                wanted.for_each(|callback| self.counts.add(callback.cost));
+                for callback in self.list.iter().filter(|c| std::hint::black_box(c.cache) == cache) {
+                    callback.call(&self.map);
+                    called += 1;
+                }
             }
             CallbackSearch::Chain => {
                 let mut at = usize::try_from(cache).ok().and_then(|i| self.links.get(i)).copied().unwrap_or(0);
                 while at != 0 {
                     let callback = self.list[usize::from(at) - 1];
-                    self.counts.add(callback.cost);
+                    callback.call(&self.map);
+                    called += 1;
                     at = callback.link;
                 }
-                work.callbacks_visited += self.counts.sum() - before.sum();
+                work.callbacks_visited += called;
             }
         }
-        work.callbacks_called += self.counts.sum() - before.sum();
+        work.callbacks_called += called;
         marker.leave(outer);
     }
 
     /// Calls every callback once, as a full reset does.
     pub(crate) fn call_all(&mut self, work: &mut Work) {
         self.resets += 1;
-        self.list.iter().for_each(|callback| self.counts.add(callback.cost));
+        self.list.iter().for_each(|callback| callback.call(&self.map));
         work.callbacks_visited += self.list.len() as u64;
         work.callbacks_called += self.list.len() as u64;
+    }
+
+    /// How often a callback was called.
+    fn called(&self, callback: &Callback) -> u64 {
+        let calls = usize::try_from(callback.cache).ok().and_then(|index| self.calls.get(index));
+        calls.copied().unwrap_or(0) + self.resets
+    }
+
+    /// All that were called so far.
+    pub(crate) fn counts(&self) -> CallbackCounts {
+        let mut counts = CallbackCounts::default();
+        for callback in &self.list {
+            let called = self.called(callback);
+            counts.add(callback.cost, called);
+            counts.walked += if callback.foreign { called * self.map.len() } else { 0 };
+        }
+        counts
     }
 
     /// What callbacks of one cache were looked at and called so far, those that a scan passed by included.
@@ -230,13 +329,11 @@ impl SyscacheCallbacks {
     pub(crate) fn shares(&self, table: &SysCacheTable) -> Vec<Share> {
         let all: u64 = self.calls.iter().sum();
         let row = |(at, callback): (usize, &Callback)| {
-            let index = usize::try_from(callback.cache).unwrap_or(usize::MAX);
-            let called = self.calls.get(index).copied().unwrap_or(0);
-            let visited = if self.search == CallbackSearch::Scan { all } else { called };
+            let called = self.called(callback);
+            let visited = if self.search == CallbackSearch::Scan { all + self.resets } else { called };
             let name = table.id(callback.cache).map_or("", |id| table.cache(id).name);
-            let work =
-                Work { callbacks_visited: visited + self.resets, callbacks_called: called + self.resets, ..Work::default() };
-            share(format!("{name}/{}", at + 1), work)
+            let work = Work { callbacks_visited: visited, callbacks_called: called, ..Work::default() };
+            share(format!("{name}/{} {}", at + 1, callback.cost.name()), work)
         };
         self.list.iter().enumerate().map(row).collect()
     }
@@ -247,18 +344,22 @@ mod tests {
     use super::*;
     use pg_types::PgVersion;
 
+    fn profile(name: &str) -> Profile {
+        name.parse().unwrap()
+    }
+
     #[test]
     fn i2_both_strategies_call_the_same_and_the_chain_visits_no_more() {
         for version in PgVersion::ALL {
             let table = SysCacheTable::of(version);
-            let mut scan = SyscacheCallbacks::new(table, WALSENDER_CALLBACKS.iter().copied(), CallbackSearch::Scan);
-            let mut chain = SyscacheCallbacks::new(table, WALSENDER_CALLBACKS.iter().copied(), CallbackSearch::Chain);
+            let mut scan = SyscacheCallbacks::new(table, WALSENDER_CALLBACKS.iter().copied(), &profile("pg96"), 0);
+            let mut chain = SyscacheCallbacks::new(table, WALSENDER_CALLBACKS.iter().copied(), &profile("pg10"), 0);
             let mut total = 0;
             for id in 0..table.len() as i8 {
                 let (mut a, mut b, marker) = (Work::default(), Work::default(), CurrentFunction::default());
                 scan.call(id, &mut a, &marker);
                 chain.call(id, &mut b, &marker);
-                assert_eq!((a.callbacks_called, scan.counts), (b.callbacks_called, chain.counts));
+                assert_eq!((a.callbacks_called, scan.counts()), (b.callbacks_called, chain.counts()));
                 assert_eq!((a.callbacks_visited, b.callbacks_visited), (scan.list.len() as u64, b.callbacks_called));
                 total += b.callbacks_called;
             }
@@ -268,16 +369,28 @@ mod tests {
 
     #[test]
     fn a_callback_has_its_cost() {
-        let (table, mut work) = (SysCacheTable::of(PgVersion::V18), Work::default());
-        let mut callbacks = SyscacheCallbacks::new(table, WALSENDER_CALLBACKS.iter().copied(), CallbackSearch::Chain);
-        for (name, flags, walks) in [("NAMESPACEOID", 1, 2), ("AUTHOID", 2, 0), ("RELOID", 0, 0), ("TYPEOID", 0, 2)] {
-            callbacks.counts = CallbackCounts::default();
-            callbacks.call(table.id_of(name).unwrap().message_id(), &mut work, &CurrentFunction::default());
-            assert_eq!(callbacks.counts, CallbackCounts { flags, walks }, "{name}");
+        let table = SysCacheTable::of(PgVersion::V18);
+        let counts = |profile_name: &str, times, name: Option<&str>| {
+            let (wanted, mut work) = (WALSENDER_CALLBACKS.iter().copied().cycle(), Work::default());
+            let wanted = wanted.take(times * WALSENDER_CALLBACKS.len());
+            let mut callbacks = SyscacheCallbacks::new(table, wanted, &profile(profile_name), 7);
+            match name {
+                Some(name) => callbacks.call(table.id_of(name).unwrap().message_id(), &mut work, &CurrentFunction::default()),
+                None => callbacks.call_all(&mut work),
+            }
+            let CallbackCounts { constant, bucket, walk, walked } = callbacks.counts();
+            assert_eq!(constant + bucket + walk, work.callbacks_called);
+            (constant, bucket, walk, walked)
+        };
+        for (name, constant, of_hash, all) in
+            [("NAMESPACEOID", 1, 0, 2), ("AUTHOID", 2, 0, 0), ("RELOID", 0, 0, 0), ("TYPEOID", 0, 1, 1)]
+        {
+            assert_eq!(counts("pg18", 1, Some(name)), (constant, of_hash, all, 0), "{name}");
+            assert_eq!(counts("pg17", 1, Some(name)), (constant, 0, of_hash + all, 0), "{name} walks up to 17");
+            let twice = (2 * constant, 2 * of_hash, 2 * all, 7 * all);
+            assert_eq!(counts("pg18", 2, Some(name)), twice, "{name}: what no walsender has walks over its map");
         }
-        callbacks.counts = CallbackCounts::default();
-        callbacks.call_all(&mut work);
-        assert_eq!(callbacks.counts, CallbackCounts { flags: 6, walks: 18 });
+        assert_eq!((counts("pg18", 1, None), counts("pg96", 2, None)), ((6, 2, 16, 0), (12, 0, 36, 7 * 18)));
     }
 
     #[test]
@@ -291,7 +404,7 @@ mod tests {
     #[test]
     fn i1_more_than_any_release_has_room_for_stay_in_order() {
         let (table, mut work) = (SysCacheTable::of(PgVersion::V18), Work::default());
-        let mut callbacks = SyscacheCallbacks::new(table, std::iter::repeat_n(("RELOID", Flag), 300), CallbackSearch::Chain);
+        let mut callbacks = SyscacheCallbacks::new(table, std::iter::repeat_n(("RELOID", Flag), 300), &profile("indexed"), 0);
         callbacks.call(table.id_of("RELOID").unwrap().message_id(), &mut work, &CurrentFunction::default());
         assert_eq!(work.callbacks_called, 300);
         let links: Vec<u16> = callbacks.list.iter().map(|callback| callback.link).collect();

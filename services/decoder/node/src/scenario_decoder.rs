@@ -21,7 +21,11 @@ pub struct ScenarioDecoder {
 impl From<DecoderHints> for ScenarioDecoder {
     fn from(hints: DecoderHints) -> Self {
         Self {
-            callbacks: RegisteredCallbacks { syscache: hints.syscache_callbacks, relcache: hints.relcache_callbacks },
+            callbacks: RegisteredCallbacks {
+                syscache: hints.syscache_callbacks,
+                relcache: hints.relcache_callbacks,
+                entries: hints.callback_entries,
+            },
             live: hints.consumer == Some(DecoderConsumer::Live),
             work_mem: hints.work_mem.map(WorkMem::from_bytes),
             streaming: hints.streaming,

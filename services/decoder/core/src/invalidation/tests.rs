@@ -50,19 +50,22 @@ fn registered_callbacks_are_those_that_are_looked_at() {
         caches.execute(&InvalidationMessage::Relcache { db: Oid(5), rel: Oid(20000) });
         caches.work.callbacks_visited
     };
-    let some = |syscache, relcache| RegisteredCallbacks { syscache: Some(syscache), relcache: Some(relcache) };
+    let some = |syscache, relcache| RegisteredCallbacks { syscache: Some(syscache), relcache: Some(relcache), entries: 0 };
     // Up to 9.6.3 each message looked at all of them.
     assert_eq!(work("pg96", some(30, 2)), 32);
     assert_eq!(work("pg96", some(5, 10)), 15);
     assert_eq!(work("indexed", some(255, 100)), 100, "ours has room, and looks at none in vain");
     assert_eq!(work("pg14", some(64, 2)), 2, "nobody asked for that cache");
-    assert_eq!(work("pg96", RegisteredCallbacks::default()), WALSENDER_CALLBACKS.len() as u64 + RELCACHE_CALLBACKS);
+    assert_eq!(
+        work("pg96", RegisteredCallbacks::default()),
+        WALSENDER_CALLBACKS.len() as u64 + u64::from(WALSENDER_RELCACHE_CALLBACKS)
+    );
 }
 
 #[test]
 fn callbacks_that_do_not_fit_in_are_refused_by_release() {
     let refused = |profile: &str, syscache, relcache| {
-        let registered = RegisteredCallbacks { syscache: Some(syscache), relcache: Some(relcache) };
+        let registered = RegisteredCallbacks { syscache: Some(syscache), relcache: Some(relcache), entries: 0 };
         caches(profile).0.register(registered, &profile.parse().unwrap()).err().map(|error| (error.limit, error.max))
     };
     for (profile, max) in

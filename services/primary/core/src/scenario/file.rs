@@ -166,6 +166,8 @@ pub(super) struct DecoderFile {
     pub(super) syscache_callbacks: Option<At<Amount>>,
     /// Relcache callbacks that are registered.
     pub(super) relcache_callbacks: Option<At<Amount>>,
+    /// Entries of the map of each callback beyond a walsender's; none if not said.
+    pub(super) callback_entries: Option<At<Amount>>,
     /// Who decodes; `catch-up` if not said.
     pub(super) consumer: Option<DecoderConsumerFile>,
     /// Bytes that changes in memory may count for (`logical_decoding_work_mem`); 64 MB if not said.

@@ -59,6 +59,8 @@ pub struct DecoderHints {
     pub syscache_callbacks: Option<u8>,
     /// Relcache callbacks that are registered.
     pub relcache_callbacks: Option<u8>,
+    /// Entries of the map of each callback beyond a walsender's.
+    pub callback_entries: u32,
     /// Who decodes.
     pub consumer: Option<DecoderConsumer>,
     /// Bytes that changes in memory may count for.

@@ -27,6 +27,8 @@ const ROW_LEN_MAX: u64 = 8_000;
 const SYSCACHE_CALLBACKS_MAX: u64 = 64;
 /// `MAX_RELCACHE_CALLBACKS`.
 const RELCACHE_CALLBACKS_MAX: u64 = 10;
+/// Entries of a callback's map.
+const CALLBACK_ENTRIES_MAX: u64 = 1_000_000;
 /// Bounds of `logical_decoding_work_mem`, in bytes.
 const WORK_MEM_MIN: u64 = 64 << 10;
 /// See [`WORK_MEM_MIN`].
@@ -163,6 +165,8 @@ impl Resolver<'_> {
             decoder: DecoderHints {
                 syscache_callbacks: hint(&file.decoder.syscache_callbacks, SYSCACHE_CALLBACKS_MAX),
                 relcache_callbacks: hint(&file.decoder.relcache_callbacks, RELCACHE_CALLBACKS_MAX),
+                callback_entries: self.or(&file.decoder.callback_entries, 0, |a| self.number(a, 0, CALLBACK_ENTRIES_MAX))
+                    as u32,
                 consumer: file.decoder.consumer.map(|consumer| match consumer {
                     DecoderConsumerFile::Live => DecoderConsumer::Live,
                     DecoderConsumerFile::CatchUp => DecoderConsumer::CatchUp,
