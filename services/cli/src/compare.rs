@@ -12,6 +12,7 @@ use decoder_core::{
     SnapBuildCounts, WorkMem,
 };
 use pg_types::WalRecord;
+use pg_types::catalog_row::CatalogRowChange;
 use pg_wal::WalEnd;
 use serde::Serialize;
 
@@ -155,7 +156,12 @@ pub fn measure(
     let mut contender = Contender::new(input.decoder(decoding.clone())?);
     let start = Instant::now();
     let marker = contender.decoder().current_function();
-    let feed = |record: &WalRecord| Ok(contender.process_seen(record, observe)?);
+    let feed = |record: &WalRecord, change: Option<CatalogRowChange>| {
+        if let Some(change) = change {
+            contender.catalog_row(record.xid, change);
+        }
+        Ok(contender.process_seen(record, observe)?)
+    };
     let (decoded, cpu) = sample(&marker, || input.each_record(&marker, feed));
     let wall_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
     let end = decoded.with_context(|| format!("decode under profile {}", decoding.profile))?;

@@ -10,8 +10,10 @@ use decoder_core::{
     Catalog, CsvCatalog, CurrentFunction, Decoder, DecoderConfig, Function, NoCatalog, OutputSink, PluginOptions, Profile,
     RegisteredCallbacks, TransactionStatus, TwoPhase, WorkMem,
 };
+use pg_types::catalog_row::CatalogRowChange;
 use pg_types::{Lsn, Oid, RecordBody, WalRecord, Xid};
-use pg_wal::{WalDir, WalEnd, WalReader};
+use pg_wal::catalog_rows::CatalogRows;
+use pg_wal::{RawRecord, WalDir, WalEnd, WalReader};
 
 use crate::notes::left_out;
 
@@ -114,27 +116,42 @@ impl WalInput {
     /// A file that cannot be read, a record that contradicts its layout, or one that cannot be decoded.
     pub fn decode(&self, decoder: &mut Decoder, sink: &mut dyn OutputSink) -> anyhow::Result<WalEnd> {
         let marker = decoder.current_function();
-        self.each_record(&marker, |record| Ok(decoder.process(record, sink)?))
+        self.each_record(&marker, |record, change| {
+            if let Some(change) = change {
+                decoder.catalog_row(record.xid, change);
+            }
+            Ok(decoder.process(record, sink)?)
+        })
     }
 
-    /// Calls `f` for every record, reading under the name of PostgreSQL's function, and gives how the WAL ended.
+    /// Calls `f` for every record, reading under the name of PostgreSQL's function, and gives how the WAL ended. If publications are asked for,
+    /// it is told what the record does to a row that says what is published.
     ///
     /// # Errors
     /// As [`WalInput::decode`].
     pub fn each_record(
         &self,
         marker: &CurrentFunction,
-        mut f: impl FnMut(&WalRecord) -> anyhow::Result<()>,
+        mut f: impl FnMut(&WalRecord, Option<CatalogRowChange>) -> anyhow::Result<()>,
     ) -> anyhow::Result<WalEnd> {
         let outer = marker.enter(Function::XLogReadRecord);
-        let end = for_each_record(&self.dir, |record| {
+        let mut rows = (!self.options.publication_names.is_empty()).then(|| self.catalog_rows());
+        let end = for_each_raw(&self.dir, |raw, record| {
             marker.leave(outer);
-            f(record)?;
+            let change = rows.as_mut().map(|rows| rows.read(raw, self.dir.profile())).transpose()?.flatten();
+            f(record, change)?;
             let _ = marker.enter(Function::XLogReadRecord);
             Ok(())
         });
         marker.leave(outer);
         end
+    }
+
+    /// A reader of rows that say what is published, which knows those of the catalog copy.
+    fn catalog_rows(&self) -> CatalogRows {
+        let mut rows = CatalogRows::new();
+        Decoder::published_before(&*self.catalog, self.database).iter().for_each(|(place, row)| rows.seed(*place, row));
+        rows
     }
 
     /// Calls `f` for every record from the one at or after `from` on, or from the first, until it breaks.
@@ -195,10 +212,15 @@ impl TransactionStatus for ScannedStatus {
 
 /// Calls `f` for every record of `dir` and gives how the WAL ended.
 fn for_each_record(dir: &WalDir, mut f: impl FnMut(&WalRecord) -> anyhow::Result<()>) -> anyhow::Result<WalEnd> {
+    for_each_raw(dir, |_, record| f(record))
+}
+
+/// The same with the record's bytes.
+fn for_each_raw(dir: &WalDir, mut f: impl FnMut(&RawRecord<'_>, &WalRecord) -> anyhow::Result<()>) -> anyhow::Result<WalEnd> {
     let profile = dir.profile();
     let mut reader = WalReader::open(dir, None)?;
     while let Some(raw) = reader.next()? {
-        f(&raw.decode(profile)?)?;
+        f(&raw, &raw.decode(profile)?)?;
     }
     reader.end().cloned().context("the reader stopped without saying why")
 }

@@ -8,7 +8,7 @@ SETTINGS = """
 wal_level = logical
 listen_addresses = ''
 fsync = off
-full_page_writes = off
+full_page_writes = {images}
 autovacuum = off
 checkpoint_timeout = 1h
 max_prepared_transactions = 5
@@ -16,7 +16,8 @@ max_prepared_transactions = 5
 
 
 class Server:
-    def __init__(self, bin):
+    def __init__(self, bin, images="off"):
+        self.images = images
         self.bin, self.root = bin, tempfile.mkdtemp(prefix="walstorm-record-")
         self.data, self.socket = f"{self.root}/data", f"{self.root}/s"
 
@@ -25,7 +26,7 @@ class Server:
                        check=True, stdout=subprocess.DEVNULL)
         os.mkdir(self.socket)
         with open(f"{self.data}/postgresql.conf", "a") as conf:
-            conf.write(SETTINGS + f"unix_socket_directories = '{self.socket}'\n")
+            conf.write(SETTINGS.format(images=self.images) + f"unix_socket_directories = '{self.socket}'\n")
         subprocess.run([f"{self.bin}/pg_ctl", "-D", self.data, "-w", "-l", f"{self.root}/server.log", "start"], check=True,
                        stdout=subprocess.DEVNULL)
         return self

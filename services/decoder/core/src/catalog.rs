@@ -7,7 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use pg_types::{CatalogRow, Oid, RelFileLocator};
+use pg_types::{CatalogRow, Oid, RelFileLocator, Tid};
 
 /// A relation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,8 +35,9 @@ pub trait Catalog: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Rows that say what is published, as they were before the WAL.
-    fn publication_rows(&self) -> Vec<CatalogRow> {
+    /// Rows that say what is published, as they were before the WAL, each with its place (`ctid`) if that is known: otherwise nobody can tell
+    /// when it goes.
+    fn publication_rows(&self) -> Vec<(Option<Tid>, CatalogRow)> {
         Vec::new()
     }
 }

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pg_types::{CatalogRow, Oid, RelFileLocator};
+use pg_types::{CatalogRow, Oid, RelFileLocator, Tid};
 
 use crate::catalog::{Catalog, RelationInfo, quote_qualified_identifier};
 
@@ -91,7 +91,7 @@ pub struct CsvCatalog {
     /// `relkind` of relations.
     kinds: BTreeMap<Oid, char>,
     /// What is published.
-    published: Vec<CatalogRow>,
+    published: Vec<(Option<Tid>, CatalogRow)>,
 }
 
 /// Reads a file, but no pipe or device, which may have no end.
@@ -198,7 +198,7 @@ impl Catalog for CsvCatalog {
         self.kinds.get(&oid).copied()
     }
 
-    fn publication_rows(&self) -> Vec<CatalogRow> {
+    fn publication_rows(&self) -> Vec<(Option<Tid>, CatalogRow)> {
         self.published.clone()
     }
 }
@@ -308,7 +308,10 @@ mod tests {
         assert!(publication("prrelid,prpubid\n1,x\n").unwrap_err().contains("line 2: 'x' is no value for prpubid: a number"));
         assert_eq!(
             publication("prrelid,prpubid\n1,7\n"),
-            Ok(vec![CatalogRow::PublicationRel { publication: Oid(7), rel: Oid(1) }])
+            Ok(vec![(None, CatalogRow::PublicationRel { publication: Oid(7), rel: Oid(1) })])
         );
+        let (text, place) = ("prrelid,prpubid,ctid\n1,7,\"(2,3)\"\n", Some(Tid { block: 2, offset: 3 }));
+        assert_eq!(publication(text).unwrap()[0].0, place);
+        assert!(publication("prrelid,prpubid,ctid\n1,7,5\n").unwrap_err().contains("'5' is no value for ctid: (block,offset)"));
     }
 }

@@ -9,6 +9,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use pg_types::catalog_row::CatalogRowChange;
 use pg_types::record::{LogicalMessageRecord, TruncateRecord};
 use pg_types::{Lsn, QueueCounts, WalRecord, Work, Xid};
 
@@ -118,6 +119,11 @@ impl Contender {
         observe: &mut dyn FnMut(&DecodedTransaction),
     ) -> Result<(), DecodeError> {
         self.decoder.process(record, &mut Seen { digest: &mut self.digest, observe })
+    }
+
+    /// As [`Decoder::catalog_row`].
+    pub fn catalog_row(&mut self, xid: Xid, change: CatalogRowChange) {
+        self.decoder.catalog_row(xid, change);
     }
 
     /// Its decoder.

@@ -24,6 +24,7 @@
 
 mod footprint;
 mod heap;
+mod published;
 mod standby;
 mod two_phase;
 mod xact;
@@ -46,14 +47,14 @@ use crate::invalidation::{CacheContents, CacheSizes, Caches, RegisteredCallbacks
 use crate::output::OutputSink;
 use crate::plugin_options::PluginOptions;
 use crate::profile::Profile;
-use crate::publications::Publications;
+use crate::publications::{Moment, Publications};
 use crate::relations::Relations;
 use crate::relcache::RelcacheCounts;
 use crate::relsync::RelsyncCounts;
 use crate::reorder_buffer::ReorderBuffer;
 use crate::reorder_buffer::memory::Memory;
 use crate::reorder_buffer::streaming::Replayer;
-use crate::reorder_buffer::tuple_cids::TupleCidCounts;
+use crate::reorder_buffer::tuple_cids::{TupleCidCounts, TupleCidHash};
 use crate::reorder_buffer::txn::Txn;
 use crate::sampling::{CurrentFunction, Function};
 use crate::snap_build::{HistoricSnapshot, SnapBuild, SnapBuildCounts, SnapBuildState, SnapshotStore};
@@ -222,7 +223,7 @@ impl Decoder {
     /// The rest of both.
     fn with(config: DecoderConfig, catalog: Arc<dyn Catalog>, snap_build: SnapBuild) -> Decoder {
         let names = config.options.publication_names.clone();
-        let publications = (!names.is_empty()).then(|| Publications::new(names, catalog.publication_rows()));
+        let publications = (!names.is_empty()).then(|| Publications::new(names, published::rows(&*catalog, config.database)));
         let caches = Caches::new(config.version, config.database, &config.profile, CurrentFunction::default());
         Decoder {
             rules: WAL_RULES[config.version as usize],
@@ -302,6 +303,7 @@ impl Decoder {
             self.first_lsn = record.lsn;
         }
         let mut done = self.dispatch(record, sink).and_then(|()| self.restored(record));
+        self.note_published(record);
         if self.replayer.caches.interrupt.is_raised() {
             done = Err(DecodeError::Interrupted { lsn: record.lsn });
         }
@@ -324,6 +326,7 @@ impl Decoder {
             RecordBody::EndOfRecovery { .. } => return self.serialization_point(record),
             _ => self.note_end(record),
         }
+        self.send_to_queue(record);
         if self.snap_build.state() < SnapBuildState::FullSnapshot {
             return Ok(());
         }
@@ -347,17 +350,27 @@ impl Decoder {
             RecordBody::XactInvalidations(messages) => self.xact_invalidations(record, messages, sink),
             RecordBody::StandbyInvalidations(invalidations) if self.rules.standby_invalidations => {
                 self.check(record, &invalidations.messages)?;
-                self.replayer.caches.send_shared(&invalidations.messages);
                 self.replayer.caches.execute_all(&invalidations.messages);
                 Ok(())
             }
-            RecordBody::StandbyInvalidations(invalidations) => {
-                self.check(record, &invalidations.messages)?;
-                self.replayer.caches.send_shared(&invalidations.messages);
-                Ok(())
-            }
+            RecordBody::StandbyInvalidations(invalidations) => self.check(record, &invalidations.messages),
             RecordBody::LogicalMessage(message) => self.logical_message(record, message, sink),
             _ => self.heap(record, sink),
+        }
+    }
+
+    /// For a decoder that follows live: puts what a backend sends with this record into the shared queue, from the decoder's start on, whether
+    /// anything of it is decoded or not. In-place updates send at once (18).
+    fn send_to_queue(&mut self, record: &WalRecord) {
+        let messages = match &record.body {
+            RecordBody::Commit(commit) => &commit.messages,
+            RecordBody::StandbyInvalidations(invalidations) => &invalidations.messages,
+            RecordBody::Inplace(inplace) => &inplace.messages,
+            _ => return,
+        };
+        let known = messages.iter().all(|message| self.replayer.caches.knows(message));
+        if known {
+            self.replayer.caches.send_shared(messages);
         }
     }
 
@@ -593,7 +606,9 @@ impl Decoder {
     /// Publications that are asked for and not there now.
     #[must_use]
     pub fn missing_publications(&self) -> Vec<String> {
-        self.replayer.publications.as_ref().map(Publications::missing).unwrap_or_default()
+        let (lsn, own) = (Lsn(u64::MAX), &TupleCidHash::default());
+        let missing = |publications: &Publications| publications.missing(Moment { lsn, own, command_id: 0 });
+        self.replayer.publications.as_ref().map(missing).unwrap_or_default()
     }
 
     /// The settings.

@@ -8,6 +8,8 @@ mod instructions;
 mod lookups;
 #[path = "closed_forms/options.rs"]
 mod options;
+#[path = "closed_forms/published.rs"]
+mod published;
 mod support;
 
 use decoder_core::{QueueCounts, RelsyncCounts};
@@ -108,6 +110,59 @@ fn commits_that_are_not_decoded_fill_the_queue_too() {
     log.commit(1200, &[], vec![]);
     let loads = |profile| decode(&log, PgVersion::V18, profile).0.work().relations_loaded;
     assert_eq!((loads("pg18"), loads("pg18+live")), (1, 2), "5,000 of others are more than the queue holds");
+}
+
+/// The queue lasts as long as the consumer: what is committed while nothing is replayed counts, from before it was consistent on, and
+/// messages of in-place updates too. More than 4,096 behind it is reset, once, and reads on from there.
+#[test]
+fn a_live_consumer_s_lag_goes_on_from_replay_to_replay() {
+    let relcaches = |n: u32| -> Vec<InvalidationMessage> {
+        (0..n).map(|i| InvalidationMessage::Relcache { db: Oid(6), rel: Oid(FIRST + i) }).collect()
+    };
+    let elsewhere = |log: &mut Log, xid: u32, n: u32| {
+        log.push(
+            xid,
+            0,
+            RecordBody::Commit(Box::new(CommitRecord { db: Oid(6), messages: relcaches(n), ..CommitRecord::default() })),
+        );
+    };
+    // Messages before each of our rows: in commits of another database or in-place updates, 16 each.
+    for (in_place, before, resets, read) in [
+        (false, [4096, 4096, 0, 4096], 0, 3 * 4096),
+        (false, [4112, 16, 4112, 16], 2, 32),
+        (true, [4112, 4096, 4112, 0], 2, 4096),
+        (true, [0, 0, 0, 0], 0, 0),
+    ] {
+        let (mut log, mut xid) = (Log::default(), 1000);
+        log.running(998, 1000);
+        for (round, messages) in before.into_iter().enumerate() {
+            for _ in 0..messages / 16 {
+                match in_place {
+                    true => {
+                        let inplace = pg_types::record::InplaceRecord { messages: relcaches(16), ..Default::default() };
+                        log.push(0, 0, RecordBody::Inplace(Box::new(inplace)));
+                    }
+                    false => elsewhere(&mut log, xid, 16),
+                }
+                xid += 1;
+            }
+            if round == 0 {
+                // Only now it is consistent.
+                log.running(xid, xid);
+            }
+            log.insert(xid, 0, FIRST);
+            log.commit(xid, &[], vec![]);
+            xid += 1;
+        }
+        let (live, given) = decode(&log, PgVersion::V18, "pg18+live");
+        let (_, reference) = decode(&log, PgVersion::V18, "pg18");
+        assert_eq!((given.stream.len(), &given.stream), (8 + 4, &reference.stream));
+        let counts = live.queue_counts();
+        assert_eq!((counts.resets, counts.messages), (resets, read), "{before:?}");
+        // What was loaded is thrown away by each reset but the first, before which nothing was.
+        let first = u64::from(before[0] > 4096);
+        assert_eq!(live.work().relations_loaded, 1 + resets - first, "{before:?}");
+    }
 }
 
 /// One table of N is added to a publication. Up to 17 `pgoutput` looks all N up again, since 18 that table alone.

@@ -11,7 +11,8 @@ use bytes::Bytes;
 use decoder_core::{Decoder, SnapBuildState, TwoPhase};
 use opentelemetry::trace::SpanContext;
 use pg_types::{Lsn, Oid, RecordBody};
-use pg_wal::{Crc, WalProfile};
+use pg_wal::catalog_rows::CatalogRows;
+use pg_wal::{Crc, RawRecord, WalProfile};
 use service_kit::telemetry::names;
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{mpsc, watch};
@@ -72,6 +73,8 @@ pub(crate) struct Pipeline {
     ahead: ReceivedEnds,
     /// The decoder, once the database is known.
     decoder: Option<Decoder>,
+    /// Rows that say what is published, if somebody asks for publications.
+    catalog_rows: CatalogRows,
     /// Batches from before that; the checkpoint stays before them.
     waiting: Vec<Arc<Batch>>,
     /// Takes what is decoded.
@@ -125,6 +128,7 @@ impl Pipeline {
             wal: ahead.wal(),
             ahead,
             decoder: None,
+            catalog_rows: CatalogRows::new(),
             waiting: Vec::new(),
             sink,
             writer,
@@ -229,6 +233,13 @@ impl Pipeline {
             ..decoder_core::DecoderConfig::new(self.checkpoint.version, self.checked.profile.clone(), self.checkpoint.database)
         };
         let catalog = Arc::clone(&self.checked.catalog);
+        self.catalog_rows = CatalogRows::new();
+        if !self.checked.options.publication_names.is_empty() {
+            let before = Decoder::published_before(&*catalog, self.checkpoint.database);
+            before.iter().for_each(|(place, row)| self.catalog_rows.seed(*place, row));
+            let from = self.checkpoint.restart_lsn;
+            tracing::info!("what is published is as in the catalog's folder at {from}, and followed from there on");
+        }
         let spill = FileSpill::open(self.checked.spill.clone())?;
         let snapshots = Box::new(self.outlets.snapshots.clone());
         let decoder = match self.checkpoint.consistent {
@@ -254,6 +265,12 @@ impl Pipeline {
         for place in places(batch) {
             let (lsn, end_lsn, bytes) = place?;
             let record = pg_wal::decode_bytes(self.wal, lsn, end_lsn, bytes, Crc::Check)?;
+            if decoder.reads_catalog_rows()
+                && let Ok(raw) = RawRecord::new(lsn, end_lsn, bytes)
+                && let Some(change) = self.catalog_rows.read(&raw, self.wal)?
+            {
+                decoder.catalog_row(record.xid, change);
+            }
             self.sink.begin_record(lsn, end_lsn, matches!(record.body, RecordBody::Prepare(_)));
             decoder.process(&record, &mut self.sink)?;
             self.sink.end_record();

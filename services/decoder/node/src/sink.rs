@@ -443,6 +443,7 @@ impl OutputSink for EventSink {
             start_lsn: start.0,
             context: context.map(|context| convert::transaction_context(end.xid, end.lsn, &context)),
             first_lsn: end.first_lsn.0,
+            origin: convert::origin(end.origin),
         })));
     }
 
@@ -460,6 +461,7 @@ impl OutputSink for EventSink {
                 rollback_time: Some(convert::timestamp(end.time)),
                 prepare_end_lsn: end.prepare_end_lsn.0,
                 prepare_time: Some(convert::timestamp(end.prepare_time)),
+                origin: convert::origin(end.origin),
             }));
         }
     }

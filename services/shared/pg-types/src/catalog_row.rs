@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::oid::Oid;
+use crate::oid::{Oid, RelFileLocator, Tid};
 
 /// What may be published of a relation, in the order of `publish` (`PublicationActions`).
 pub const PUBLISHED_ACTIONS: [&str; 4] = ["insert", "update", "delete", "truncate"];
@@ -34,6 +34,20 @@ pub enum CatalogRow {
         /// What it inherits of.
         parent: Oid,
     },
+}
+
+/// Where a row is.
+pub type RowPlace = (RelFileLocator, Tid);
+
+/// What a record does to a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CatalogRowChange {
+    /// Where the row was that it deletes or changes.
+    pub old: Option<RowPlace>,
+    /// Where the row is that it makes, or the changed one.
+    pub new: Option<RowPlace>,
+    /// That one, if the record tells all of it.
+    pub row: Option<CatalogRow>,
 }
 
 /// A row of `pg_publication`.

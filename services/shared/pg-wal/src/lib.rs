@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::indexing_slicing))]
 
 pub mod blocks;
+pub mod catalog_rows;
 pub mod class;
 mod cursor;
 pub mod describe;

@@ -6,10 +6,12 @@
 //! | `pg_publication_rel_start.csv` | `prpubid, prrelid` |
 //! | `pg_publication_namespace_start.csv` | `pnpubid, pnnspid` |
 //! | `pg_inherits_start.csv` | `inhrelid, inhparent` |
+//!
+//! Each may have a column `ctid`: with it, WAL tells when a row is deleted or changed.
 
 use std::path::Path;
 
-use pg_types::{CatalogRow, Oid, PublicationRow};
+use pg_types::{CatalogRow, Oid, PublicationRow, Tid};
 
 use super::{CatalogError, read_regular};
 
@@ -104,7 +106,7 @@ impl Values<'_> {
 ///
 /// # Errors
 /// A file is no such csv: file, line and column are named.
-pub(super) fn load(dir: &Path) -> Result<Vec<CatalogRow>, CatalogError> {
+pub(super) fn load(dir: &Path) -> Result<Vec<(Option<Tid>, CatalogRow)>, CatalogError> {
     let mut rows = Vec::new();
     for kind in &KINDS {
         let path = dir.join(kind.file);
@@ -118,7 +120,7 @@ pub(super) fn load(dir: &Path) -> Result<Vec<CatalogRow>, CatalogError> {
 }
 
 /// The rows of one.
-fn read(kind: &Kind, text: &[u8], path: &Path, rows: &mut Vec<CatalogRow>) -> Result<(), CatalogError> {
+fn read(kind: &Kind, text: &[u8], path: &Path, rows: &mut Vec<(Option<Tid>, CatalogRow)>) -> Result<(), CatalogError> {
     let csv_error = |source| CatalogError::Csv { path: path.to_owned(), source };
     let mut reader = csv::Reader::from_reader(text);
     let header = reader.byte_headers().map_err(csv_error)?;
@@ -127,9 +129,26 @@ fn read(kind: &Kind, text: &[u8], path: &Path, rows: &mut Vec<CatalogRow>) -> Re
         at.ok_or(CatalogError::Column { path: path.to_owned(), column, all: kind.columns.join(", ") })
     };
     let at = kind.columns.iter().map(place).collect::<Result<Vec<_>, _>>()?;
+    let ctid = header.iter().position(|name| name == b"ctid");
     for row in reader.byte_records() {
         let row = row.map_err(csv_error)?;
-        rows.push((kind.row)(&Values { row: &row, at: at.clone(), columns: kind.columns, path })?);
+        let values = Values { row: &row, at: at.clone(), columns: kind.columns, path };
+        let place = ctid.map(|at| tid(&values, row.get(at).unwrap_or_default())).transpose()?;
+        rows.push((place, (kind.row)(&values)?));
     }
     Ok(())
+}
+
+/// A row's place, as `(block,offset)`.
+fn tid(values: &Values<'_>, text: &[u8]) -> Result<Tid, CatalogError> {
+    let text = String::from_utf8_lossy(text);
+    let parts = text.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')).and_then(|inner| inner.split_once(','));
+    let tid = parts.and_then(|(block, offset)| Some(Tid { block: block.parse().ok()?, offset: offset.parse().ok()? }));
+    tid.ok_or_else(|| CatalogError::Value {
+        path: values.path.to_owned(),
+        line: values.row.position().map_or(0, csv::Position::line),
+        column: "ctid",
+        value: text.escape_debug().to_string(),
+        wanted: "(block,offset)",
+    })
 }

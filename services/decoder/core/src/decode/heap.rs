@@ -13,6 +13,7 @@ use crate::profile::Distribution;
 use crate::reorder_buffer::change::{ChangeKind, RowKind};
 use crate::reorder_buffer::change_size;
 use crate::reorder_buffer::distribution::catch_up;
+use crate::reorder_buffer::tuple_cids::TupleCid;
 use crate::sampling::Function;
 
 /// Whose change a record is.
@@ -203,7 +204,8 @@ impl Decoder {
         let next = valid.map(|cid| cid.0.saturating_add(1)).max().unwrap_or(0);
         self.reorder_buffer.get_mut(of.at).new_cid_file = new_cid.target;
         let top = self.reorder_buffer.top_of(of.at);
-        self.reorder_buffer.get_mut(top).tuple_cids.push((new_cid.target, new_cid.tid));
+        let row = (new_cid.target, new_cid.tid);
+        self.reorder_buffer.get_mut(top).tuple_cids.push(TupleCid { row, cmin: new_cid.cmin, cmax: new_cid.cmax });
         let room = &mut self.replayer.room(sink);
         Ok(self.reorder_buffer.queue(of.at, of.lsn, ChangeKind::CommandId(next), change_size::CHANGE, room)?)
     }

@@ -64,7 +64,6 @@ impl Decoder {
             let at = self.reorder_buffer.find_or_begin(xid, record.lsn);
             self.reorder_buffer.set_catalog_changes(at);
         }
-        self.replayer.caches.send_shared(&commit.messages);
         let newest = self.replayer.commits.newest();
         self.catalog_commit(record.lsn, xid, commit, sink)?;
         for sub in &commit.subxids {
@@ -202,6 +201,9 @@ impl Decoder {
 
     /// `ReorderBufferAbort`: forgets a transaction and its subtransactions; whoever was given a part of it is told.
     fn forget_aborted(&mut self, xid: Xid, lsn: Lsn, sink: &mut dyn OutputSink) -> Result<(), DecodeError> {
+        if let Some(publications) = &mut self.replayer.publications {
+            publications.aborted(|of| of == xid);
+        }
         let found = self.reorder_buffer.find(xid);
         let given = |at: &u32| {
             let (txn, top) = (self.reorder_buffer.get(*at), self.reorder_buffer.get(self.reorder_buffer.top_of(*at)));

@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use pg_types::record::{CommitRecord, TruncateRecord};
 use pg_types::{InvalidationMessage, Lsn, Oid, RelFileLocator, Work, Xid};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use crate::historic_catalog::AsOf;
 use crate::invalidation::{Caches, TOUCHED_AHEAD};
@@ -40,7 +40,7 @@ use crate::reorder_buffer::change::{Change, ChangeKind, RowKind};
 use crate::reorder_buffer::memory::Memory;
 use crate::reorder_buffer::merge::MergedChanges;
 use crate::reorder_buffer::streaming::{Dropped, Replayer, Shown};
-use crate::reorder_buffer::tuple_cids::TupleCidKey;
+use crate::reorder_buffer::tuple_cids::TupleCidHash;
 use crate::reorder_buffer::txn::Txn;
 use crate::sampling::Function;
 use crate::spill::{SpillError, TransactionStatus};
@@ -65,7 +65,7 @@ pub(crate) struct ReplayBuffers {
     /// Heaps that a rewrite fills, in this transaction.
     transient: Vec<TransientHeap>,
     /// Catalog rows that it wrote.
-    tuple_cids: FxHashSet<TupleCidKey>,
+    tuple_cids: TupleCidHash,
     /// What a block shows, by place in the tree and relation.
     shown: BTreeMap<(usize, u32), Shown>,
 }
@@ -291,6 +291,7 @@ impl<'a> Replay<'a> {
     fn build_tuple_cids(&mut self, top: &Txn) {
         let caches = &mut self.with.caches;
         caches.own_relations.clear();
+        self.with.buffers.tuple_cids.clear();
         if top.tuple_cids.is_empty() {
             return;
         }
@@ -391,7 +392,7 @@ impl<'a> Replay<'a> {
         let action = kind.action();
         let outer = self.with.caches.marker.enter(Function::OutputPlugin);
         self.with.caches.hold(oid);
-        let sent_as = self.sent_as(number, action as usize).filter(|_| !self.filters() || kind.has_row());
+        let sent_as = self.sent_as(number, lsn, action as usize).filter(|_| !self.filters() || kind.has_row());
         match sent_as {
             Some(sent_as) => {
                 self.count(lsn, sent_as, action as usize, rows.into());

@@ -9,7 +9,7 @@ use crate::footprint::Footprint;
 use crate::reorder_buffer::change::{Change, ChangeKind};
 use crate::reorder_buffer::memory::CHANGES_IN_MEMORY_MAX;
 use crate::reorder_buffer::streaming::StreamState;
-use crate::reorder_buffer::tuple_cids::TupleCidKey;
+use crate::reorder_buffer::tuple_cids::TupleCid;
 use crate::spill::SpillFile;
 
 /// Buffers larger than this many elements are given back to the allocator with their transaction.
@@ -84,7 +84,7 @@ pub(crate) struct Txn {
     /// It changed a catalog (`RBTXN_HAS_CATALOG_CHANGES`).
     pub(crate) has_catalog_changes: bool,
     /// Catalog rows that it and its subtransactions wrote; kept by the top-level one (`tuplecids`).
-    pub(crate) tuple_cids: Vec<TupleCidKey>,
+    pub(crate) tuple_cids: Vec<TupleCid>,
     /// The file of its latest new-cid record: the catalog that its next record changes.
     pub(crate) new_cid_file: RelFileLocator,
     /// Bytes that its changes in memory count for.

@@ -28,8 +28,8 @@ impl Catalog for Named {
         Some(self.kinds.iter().find(|(known, _)| *known == oid.0).map_or('r', |(_, kind)| *kind))
     }
 
-    fn publication_rows(&self) -> Vec<CatalogRow> {
-        self.published.clone()
+    fn publication_rows(&self) -> Vec<(Option<pg_types::Tid>, CatalogRow)> {
+        self.published.iter().map(|row| (None, row.clone())).collect()
     }
 }
 

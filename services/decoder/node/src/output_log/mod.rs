@@ -86,6 +86,19 @@ pub enum LogError {
         /// What to do.
         remedy: &'static str,
     },
+    /// A segment is of a format that is not known here.
+    #[error(
+        "{path} is of format '{}', which another version of walstorm wrote: start that one, or {remedy}",
+        found.escape_default()
+    )]
+    Format {
+        /// The segment.
+        path: PathBuf,
+        /// Its format.
+        found: char,
+        /// What to do otherwise.
+        remedy: &'static str,
+    },
     /// The folder belongs to another cluster.
     #[error(
         "{path} holds output of the cluster with system id {found}, but the primary serves {expected}: use another data_dir"

@@ -1,7 +1,7 @@
 //! One segment file of the output log: a header that names cluster and place, then entries.
 //!
 //! ```text
-//! 0 magic   8 CRC-32C of all that follows   12 bytes of the list   16 system id   24 first ordinal   32 complete before
+//! 0 magic and format   8 CRC-32C of the format and all that follows   12 bytes of the list   16 system id   24 first ordinal   32 complete before
 //! 40 list of transactions that earlier segments hold a part of, as a rule empty …
 //! ```
 
@@ -14,9 +14,9 @@ use std::sync::{Mutex, PoisonError};
 use bytes::Bytes;
 use pg_types::Lsn;
 
-use super::LogError;
 use super::entry::{ENTRY_HEADER_LEN, Entry, EntryHeader};
 use super::open::OpenTransactions;
+use super::{LogError, REBUILD_REMEDY};
 use crate::durable_file::PRIVATE_MODE;
 
 /// Bytes of a segment's header before the list.
@@ -25,8 +25,14 @@ pub(super) const SEGMENT_HEADER_LEN: usize = 40;
 /// Bytes of the list at most: a hundred times as many transactions as a server runs.
 const LIST_LEN_MAX: usize = 64 << 20;
 
-/// First bytes of a segment: name and version of the format.
-const MAGIC: [u8; 8] = *b"WSOUTLG1";
+/// First bytes of a segment; the byte behind them is the format.
+const MAGIC: [u8; 7] = *b"WSOUTLG";
+
+/// The format that is written: events tell the origin of a transaction.
+pub(super) const FORMAT: u8 = b'2';
+
+/// Formats that are read. The first tells no origins, so that what was made elsewhere looks as if it was made here.
+const FORMATS: [u8; 2] = [b'1', FORMAT];
 
 /// Ending of segment files' names.
 const EXTENSION: &str = "outlog";
@@ -52,6 +58,8 @@ pub(super) struct Segment {
     pub(super) path: PathBuf,
     /// Shared by the writer, the flusher and all readers; all of them read and write at explicit offsets.
     pub(super) file: File,
+    /// Its format.
+    pub(super) format: u8,
     /// Ordinal of its first entry; also its name.
     pub(super) first_ordinal: u64,
     /// Everything that ends at or below this is in earlier segments.
@@ -105,16 +113,26 @@ impl Segment {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(PRIVATE_MODE).open(&path)?;
         let list = open.encode();
         let mut header = vec![0; SEGMENT_HEADER_LEN];
-        header[..8].copy_from_slice(&MAGIC);
+        header[..7].copy_from_slice(&MAGIC);
+        header[7] = FORMAT;
         header[12..16].copy_from_slice(&(list.len() as u32).to_le_bytes());
         header[16..24].copy_from_slice(&system_id.to_le_bytes());
         header[24..32].copy_from_slice(&first_ordinal.to_le_bytes());
         header[32..40].copy_from_slice(&base.0.to_le_bytes());
         header.extend_from_slice(&list);
-        let crc = crc32c::crc32c(&header[12..]);
+        let crc = header_crc(FORMAT, &header[12..]);
         header[8..12].copy_from_slice(&crc.to_le_bytes());
         file.write_all_at(&header, 0)?;
-        Ok(Self { path, file, first_ordinal, base, open, header_len: header.len() as u64, index: Mutex::default() })
+        Ok(Self {
+            path,
+            file,
+            format: FORMAT,
+            first_ordinal,
+            base,
+            open,
+            header_len: header.len() as u64,
+            index: Mutex::default(),
+        })
     }
 
     /// Bytes that the header and the list of a segment file should have, as far as it tells.
@@ -122,7 +140,7 @@ impl Segment {
         let mut header = [0; SEGMENT_HEADER_LEN];
         let whole = read_fully(&File::open(path)?, &mut header, 0)?;
         let list = header[12..].first_chunk().map_or(0, |b| u32::from_le_bytes(*b) as usize);
-        let told = whole && header[..8] == MAGIC && list <= LIST_LEN_MAX;
+        let told = whole && header[..7] == MAGIC && list <= LIST_LEN_MAX;
         Ok((SEGMENT_HEADER_LEN + if told { list } else { 0 }) as u64)
     }
 
@@ -137,13 +155,17 @@ impl Segment {
         let u32_at = |at: usize| header[at..].first_chunk().map_or(0, |b| u32::from_le_bytes(*b));
         let u64_at = |at: usize| header[at..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
         let (crc, first_ordinal, list_len) = (u32_at(8), u64_at(24), u32_at(12) as usize);
-        if header[..8] != MAGIC || list_len > LIST_LEN_MAX || Self::ordinal_of(path) != Some(first_ordinal) {
+        if header[..7] != MAGIC || list_len > LIST_LEN_MAX || Self::ordinal_of(path) != Some(first_ordinal) {
             return Ok(None);
         }
         let mut list = vec![0; list_len];
         let whole = read_fully(&file, &mut list, SEGMENT_HEADER_LEN as u64).map_err(io)?;
-        if !whole || crc != crc32c::crc32c_append(crc32c::crc32c(&header[12..]), &list) {
+        let format = header[7];
+        if !whole || crc != crc32c::crc32c_append(header_crc(format, &header[12..]), &list) {
             return Ok(None);
+        }
+        if !FORMATS.contains(&format) {
+            return Err(LogError::Format { path: path.to_owned(), found: char::from(format), remedy: REBUILD_REMEDY });
         }
         let Some(open) = OpenTransactions::decode(&list) else { return Ok(None) };
         if u64_at(16) != system_id {
@@ -152,7 +174,7 @@ impl Segment {
         }
         let base = Lsn(u64_at(32));
         let header_len = (SEGMENT_HEADER_LEN + list_len) as u64;
-        Ok(Some(Self { path: path.to_owned(), file, first_ordinal, base, open, header_len, index: Mutex::default() }))
+        Ok(Some(Self { path: path.to_owned(), file, format, first_ordinal, base, open, header_len, index: Mutex::default() }))
     }
 
     /// Reads and checks every entry, filling the index; stops at the first bad one.
@@ -236,6 +258,12 @@ pub(super) enum Read {
     Nothing,
     /// Something else; why it is no entry.
     Bad(&'static str),
+}
+
+/// The checksum of a header of this format, whose part behind it is `rest`; the first format is not covered itself.
+fn header_crc(format: u8, rest: &[u8]) -> u32 {
+    let covered: &[u8] = if format == FORMATS[0] { &[] } else { &[format] };
+    crc32c::crc32c_append(crc32c::crc32c(covered), rest)
 }
 
 /// Fills `buf` from `offset`; false if the file ends before.

@@ -381,3 +381,36 @@ fn a_first_segment_whose_list_of_open_transactions_is_torn_or_changed_is_refused
         assert_eq!(fs::read(&path).unwrap(), bytes, "nothing is removed");
     }
 }
+
+/// Output of the format before this one is read and goes on in a segment of its own; of one that is not known, it is refused.
+#[test]
+fn an_older_format_is_read_and_an_unknown_one_is_refused_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let (config, all) = (config(dir.path(), 1 << 20, 0), transactions(&[vec![5], vec![7, 3], vec![4]]));
+    let (mut writer, _) = open(&config, Lsn::INVALID).unwrap();
+    all[..2].iter().for_each(|t| append(&mut writer, t).unwrap());
+    drop(writer);
+    let segments = || {
+        let mut paths: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        paths.sort();
+        paths
+    };
+    let as_format = |path: &Path, format: u8| {
+        let mut bytes = fs::read(path).unwrap();
+        bytes[7] = format;
+        let covered = if format == b'1' { Vec::new() } else { vec![format] };
+        let crc = crc32c::crc32c(&[&covered[..], &bytes[12..SEGMENT_HEADER_LEN]].concat());
+        bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+        fs::write(path, bytes).unwrap();
+    };
+    as_format(&segments()[0], b'1');
+    let (mut writer, log) = open(&config, all[1].end).unwrap();
+    append(&mut writer, &all[2]).unwrap();
+    assert_eq!(read_from(&log, BEGIN).unwrap(), all);
+    drop(writer);
+    let formats: Vec<u8> = segments().iter().map(|path| fs::read(path).unwrap()[7]).collect();
+    assert_eq!(formats, *b"12");
+    as_format(&segments()[1], b'3');
+    let error = open(&config, all[2].end).unwrap_err().to_string();
+    assert!(error.contains("is of format '3'") && error.contains("start that one, or stop the decoder"), "{error}");
+}

@@ -11,7 +11,7 @@ use pg_types::Lsn;
 
 use super::entry::{Entry, EntryBuffer, PAYLOAD_LEN_MAX};
 use super::open::{Mark, OpenTransactions};
-use super::segment::Segment;
+use super::segment::{FORMAT, Segment};
 use super::{LogConfig, LogError, OutputLog, REBUILD_REMEDY, Shared};
 use crate::durable_file::sync_dir;
 
@@ -73,7 +73,7 @@ impl LogWriter {
     /// If `end` does not lie after the log's end: the caller's order of commits is wrong.
     pub fn append(&mut self, buffer: EntryBuffer, end: Lsn, items: u32) -> Result<(), LogError> {
         assert!(end > self.end, "an entry ending at {end} cannot follow the log's end {}", self.end);
-        if self.pending.is_empty() && self.offset >= self.log.config.segment_bytes {
+        if self.is_full() {
             self.rotate()?;
         }
         let marks = buffer.marks();
@@ -96,7 +96,7 @@ impl LogWriter {
     ///
     /// As [`LogWriter::append`].
     pub fn append_fragment(&mut self, buffer: EntryBuffer) -> Result<(), LogError> {
-        if self.pending.is_empty() && self.offset >= self.log.config.segment_bytes {
+        if self.is_full() {
             self.rotate()?;
         }
         let marks = buffer.marks();
@@ -154,6 +154,14 @@ impl LogWriter {
         self.next_ordinal += 1;
         self.log.lock().bytes += whole.len() as u64;
         Ok(entry)
+    }
+
+    /// Whether the next unit begins a segment: the last one is full, or of an older format. An empty one of that is filled all the same,
+    /// since its name is that of the next.
+    fn is_full(&self) -> bool {
+        let begun = self.next_ordinal > self.segment.first_ordinal;
+        let old = begun && self.segment.format != FORMAT;
+        self.pending.is_empty() && (old || self.offset >= self.log.config.segment_bytes)
     }
 
     /// Makes the last segment durable and begins the next one.

@@ -307,6 +307,7 @@ impl ReadBack {
             end_lsn: end.end_lsn,
             commit_time: end.commit_time,
             context: end.context.clone().map(Box::new),
+            origin: end.origin,
             ..*sums
         };
         self.end(commit, filling)

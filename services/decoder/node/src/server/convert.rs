@@ -117,6 +117,11 @@ pub(crate) fn work(work: &Work) -> wal::Work {
     }
 }
 
+/// Where a transaction was made, unless here.
+pub(crate) fn origin(origin: decoder_core::output::Origin) -> Option<pb::Origin> {
+    (origin.id != 0).then(|| pb::Origin { origin_id: origin.id.into(), lsn: origin.lsn.0 })
+}
+
 /// Numbers of messages by kind, in the order of `InvalidationKind::ALL`.
 fn counts(kinds: &[u64; InvalidationKind::ALL.len()]) -> wal::InvalidationCounts {
     let [catcache, catalog, relcache, smgr, relmap, snapshot, relsync] = *kinds;

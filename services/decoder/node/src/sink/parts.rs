@@ -86,6 +86,7 @@ impl EventSink {
             cpu_ns,
             context: context
                 .map(|context| Box::new(convert::transaction_context(transaction.xid, transaction.commit_lsn, &context))),
+            origin: convert::origin(transaction.origin),
         }
     }
 
