@@ -218,3 +218,25 @@ fn a_pair_of_create_and_drop_of_a_temporary_table_has_its_fifty_messages() {
         }
     }
 }
+
+/// `rolled-back-bulk`: what is rolled back in front of ten small commits is written out up to 17, and dropped as the first victim since 18, by who
+/// knows of the rollback because it is behind.
+#[test]
+fn a_bulk_load_that_is_rolled_back_is_dropped_from_18_on() {
+    for version in [PgVersion::V17, PgVersion::V18] {
+        let log = play("rolled-back-bulk", &[("rows", 5000), ("row_bytes", 100)], version);
+        let input = WalInput::open(log.dir(), None, None).unwrap();
+        let profiles = ["pg13", "pg17", "pg18", "indexed", "pg17+drop-aborted"];
+        let parsed = profiles.map(|profile| profile.parse().unwrap());
+        let (rows, _) = compare::compare(&input, &parsed, WorkMem::MIN).unwrap();
+        for (row, profile) in rows.iter().zip(profiles) {
+            let (outcome, w) = (&row.outcome, row.outcome.work);
+            assert!(outcome.transactions == 10 && row.identical_output, "{version} {profile}");
+            match profile {
+                "pg13" | "pg17" => assert!(w.evictions > 5 && w.spill_bytes > 5 * WorkMem::MIN.bytes(), "{version} {profile}"),
+                _ => assert_eq!((w.evictions, w.spill_count, w.spill_bytes), (1, 0, 0), "{version} {profile}"),
+            }
+            assert_eq!(w.changes_restored, 0, "{version} {profile}: nobody reads it again");
+        }
+    }
+}

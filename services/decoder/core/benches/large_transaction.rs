@@ -1,7 +1,7 @@
 //! Large transactions: what spilling, reading back and giving out in blocks cost, how victims are found, and that memory stays
 //! bounded however much a transaction holds.
 //!
-//! `cargo bench -p decoder-core --bench large_transaction [PART…]`, parts: `spill`, `victims`, `streaming`, `memory`. Records are made one by
+//! `cargo bench -p decoder-core --bench large_transaction [PART…]`, parts: `memory`, `rolled_back`, `spill`, `victims`, `streaming`. Records are made one by
 //! one, so that none of a transaction's WAL is kept anywhere.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark may stop at a defect")]
@@ -14,7 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use decoder_core::{Decoder, DecoderConfig, NoCatalog, NoOutput, SpillError, SpillFailure, SpillFile, SpillStore, WorkMem};
+use decoder_core::{
+    Decoder, DecoderConfig, NoCatalog, NoOutput, SpillError, SpillFailure, SpillFile, SpillStore, TransactionStatus, WorkMem,
+};
 use pg_types::record::{CommitRecord, HeapInsert, RunningXactsRecord};
 use pg_types::{Lsn, Oid, PgVersion, RecordBody, RelFileLocator, WalRecord, Xid};
 
@@ -102,22 +104,32 @@ fn decoder(profile: &str, work_mem: &str, streaming: bool) -> (Decoder, Arc<Atom
     (decoder.spill_to(Box::new(store)), written)
 }
 
-/// Decodes a transaction of `rows` rows, spread over `subs` subtransactions, up to its commit and then the rest; gives both times.
-fn play(decoder: &mut Decoder, rows: u64, subs: u32) -> (Duration, Duration) {
+/// A row.
+fn row() -> RecordBody {
+    let target = RelFileLocator { spc: Oid(1663), db: Oid(5), rel: 20_000 };
+    RecordBody::Insert(HeapInsert { target, logical: true, tuple_len: 5 + ROW_DATA, ..HeapInsert::default() })
+}
+
+/// Gives records of (xid, top-level xid, body) one after another to a decoder, after a first that makes it consistent.
+fn give_to(decoder: &mut Decoder) -> impl FnMut(u32, u32, RecordBody) {
     let mut lsn = 0x100_0000;
-    let mut give = |xid: u32, top: u32, body: RecordBody| {
+    let mut give = move |xid: u32, top: u32, body: RecordBody| {
         let record = WalRecord { lsn: Lsn(lsn), end_lsn: Lsn(lsn + ROW), xid: Xid(xid), top_xid: Xid(top), origin: 0, body };
         lsn += ROW;
         decoder.process(&record, &mut NoOutput).unwrap();
     };
     let running = RunningXactsRecord { next_xid: Xid(TOP), oldest_running_xid: Xid(TOP), ..RunningXactsRecord::default() };
     give(0, 0, RecordBody::RunningXacts(Box::new(running)));
+    give
+}
+
+/// Decodes a transaction of `rows` rows, spread over `subs` subtransactions, up to its commit and then the rest; gives both times.
+fn play(decoder: &mut Decoder, rows: u64, subs: u32) -> (Duration, Duration) {
+    let mut give = give_to(decoder);
     let begun = Instant::now();
     for i in 0..rows {
-        let target = RelFileLocator { spc: Oid(1663), db: Oid(5), rel: 20_000 };
-        let insert = HeapInsert { target, logical: true, tuple_len: 5 + ROW_DATA, ..HeapInsert::default() };
         let sub = if subs == 0 { 0 } else { 1 + (i % u64::from(subs)) as u32 };
-        give(TOP + sub, if sub == 0 { 0 } else { TOP }, RecordBody::Insert(insert));
+        give(TOP + sub, if sub == 0 { 0 } else { TOP }, row());
     }
     let collected = begun.elapsed();
     let subxids = (1..=subs).map(|sub| Xid(TOP + sub)).collect();
@@ -214,9 +226,54 @@ fn memory() {
     }
 }
 
+/// Says that the transaction is rolled back already.
+#[derive(Debug)]
+struct RolledBack;
+
+impl TransactionStatus for RolledBack {
+    fn is_aborted(&mut self, xid: Xid, _: Lsn) -> bool {
+        xid == Xid(TOP)
+    }
+}
+
+/// `rolled-back-bulk`: 10 GB that are rolled back, in front of ten small commits; the rollback is known at eviction, as to a walsender that is
+/// behind, or not, as to one that keeps up.
+fn rolled_back() {
+    println!("rolled back: 10 GB and ten small commits, work_mem 64MB");
+    for profile in ["pg17", "pg18", "indexed"] {
+        for known in [true, false] {
+            let (mut decoder, written) = decoder(profile, "64MB", false);
+            if known {
+                decoder = decoder.know_status(Box::new(RolledBack));
+            }
+            let begun = Instant::now();
+            let mut give = give_to(&mut decoder);
+            let rows = 10_000_000_000 / ROW;
+            (0..rows).for_each(|_| give(TOP, 0, row()));
+            give(TOP, 0, RecordBody::Abort(Box::default()));
+            for xid in TOP + 1..=TOP + 10 {
+                give(xid, 0, row());
+                give(xid, 0, RecordBody::Commit(Box::default()));
+            }
+            drop(give);
+            let (work, seconds) = (decoder.work(), begun.elapsed().as_secs_f64());
+            println!(
+                "  {profile:8} rollback {:7}  {seconds:5.1} s, {:3} victims, {:5} MB spilled, {:5} MB dropped early, {:4} MB of files",
+                if known { "known" } else { "unknown" },
+                work.evictions,
+                work.spill_bytes / 1_000_000,
+                (rows * ROW).saturating_sub(work.spill_bytes) / 1_000_000,
+                written.load(Ordering::Relaxed) / 1_000_000
+            );
+            assert_eq!(work.spill_bytes == 0, known && profile != "pg17", "{profile}");
+        }
+    }
+}
+
 fn main() {
     let asked: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
-    let parts: [(&str, fn()); 4] = [("memory", memory), ("spill", spill), ("victims", victims), ("streaming", streaming)];
+    let parts: [(&str, fn()); 5] =
+        [("memory", memory), ("rolled_back", rolled_back), ("spill", spill), ("victims", victims), ("streaming", streaming)];
     for (name, part) in parts {
         if asked.is_empty() || asked.iter().any(|part| part == name) {
             part();

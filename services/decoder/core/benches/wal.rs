@@ -120,6 +120,36 @@ fn play(scenario: &str, profile: &str) -> (TempDir, RegisteredCallbacks) {
     (folder, callbacks)
 }
 
+/// From `pg13` over `pg18` to `indexed`, one idea after another, on `schema-storm` at its published size: its 500 transactions, decoded from
+/// records in memory by a decoder that has decoded a row of each of 10,000 tables. All of the WAL of 18, so that steps compare.
+#[divan::bench(args = [
+    "pg13", "pg14", "pg18", "pg18+reverse-index", "pg18+reverse-index+execute-once", "pg18+reverse-index+execute-once+collapse-messages",
+    "pg18+reverse-index+execute-once+collapse-messages+on-demand-snapshots",
+    "pg18+reverse-index+execute-once+collapse-messages+on-demand-snapshots+sorted-committed", "indexed",
+], sample_count = 3, sample_size = 1)]
+fn steps_to_indexed(bencher: Bencher, profile: &str) {
+    let (folder, callbacks) = play("schema-storm", "pg18");
+    let dir = WalDir::open(folder.path(), None).unwrap();
+    let mut reader = WalReader::open(&dir, None).unwrap();
+    let mut records = Vec::new();
+    while let Some(raw) = reader.next().unwrap() {
+        records.push(raw.decode(dir.profile()).unwrap());
+    }
+    let first = records.iter().position(|record| matches!(record.body, RecordBody::XactInvalidations(_))).unwrap();
+    let (before, storm) = records.split_at(first);
+    let full = || {
+        let config = DecoderConfig::new(PgVersion::V18, profile.parse().unwrap(), Oid(5));
+        let mut decoder = Decoder::new(config, Arc::new(NoCatalog));
+        decoder.register_callbacks(callbacks).unwrap();
+        before.iter().for_each(|record| decoder.process(record, &mut Transactions::default()).unwrap());
+        decoder
+    };
+    bencher.counter(ItemsCount::new(500u32)).with_inputs(full).bench_local_values(|mut decoder| {
+        storm.iter().for_each(|record| decoder.process(record, &mut Transactions::default()).unwrap());
+        decoder
+    });
+}
+
 /// A large simulated log of small transactions.
 #[divan::bench(args = ["pg18", "indexed"], sample_count = 5, sample_size = 1)]
 fn simulated(bencher: Bencher, profile: &str) {

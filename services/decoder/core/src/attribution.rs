@@ -213,6 +213,23 @@ impl RelationTallies {
         self.by_oid.entry(rel).or_default().add(tally);
     }
 
+    /// Adds what messages for a relation, or a reset, dropped: relations, slots of the map looked at, entries of the map.
+    pub(crate) fn dropped(&mut self, rel: Oid, messages: u64, [dropped, map_slots, map_dropped]: [u64; 3]) {
+        if self.off {
+            return;
+        }
+        if self.by_oid.len() >= 2 * RELATIONS_MAX && !self.by_oid.contains_key(&rel) {
+            self.forget_half();
+        }
+        for tally in [&mut self.all, self.by_oid.entry(rel).or_default()] {
+            tally.messages += messages;
+            tally.rounds += 1;
+            tally.dropped += dropped;
+            tally.map_slots += map_slots;
+            tally.map_dropped += map_dropped;
+        }
+    }
+
     /// Catcaches lacked so much of what a relation's rows need.
     pub(crate) fn missed(&mut self, rel: Oid, scans: u64) {
         self.scans_elsewhere += scans;

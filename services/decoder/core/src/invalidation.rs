@@ -32,7 +32,7 @@ use pg_types::{
 use rustc_hash::FxHashSet;
 
 use self::lookups::Looked;
-use crate::attribution::{Attribution, CacheTally, RelationTallies, RelationTally, share};
+use crate::attribution::{Attribution, CacheTally, RelationTallies, share};
 use crate::historic_catalog::{AsOf, HistoricCatalog};
 use crate::interrupt::Interrupt;
 use crate::profile::{Consumer, OutputPlugin, Profile};
@@ -348,15 +348,7 @@ impl Caches {
     /// Notes what was dropped since `before` for a relation; `messages` is 0 for what a reset does.
     fn tally(&mut self, rel: Oid, messages: u64, before: [u64; 3]) {
         let [dropped, map_slots, map_dropped] = self.dropped();
-        let tally = RelationTally {
-            messages,
-            rounds: 1,
-            dropped: dropped - before[0],
-            map_slots: map_slots - before[1],
-            map_dropped: map_dropped - before[2],
-            ..RelationTally::default()
-        };
-        self.relations.add(rel, tally);
+        self.relations.dropped(rel, messages, [dropped - before[0], map_slots - before[1], map_dropped - before[2]]);
     }
 
     /// The relcache callbacks, in the order of their registration: the map's and, of `pgoutput`, its entries'.

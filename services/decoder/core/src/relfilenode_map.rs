@@ -67,13 +67,40 @@ struct MapEntry {
     after: u32,
 }
 
+/// Where the chains begin.
+#[derive(Debug)]
+struct ReverseIndex {
+    /// First entry of each relation's chain.
+    heads: FxHashMap<Oid, u32>,
+    /// First negative entry, [`NIL`] if there is none: every message asks for them, so it is not looked up.
+    negatives: u32,
+}
+
+impl ReverseIndex {
+    /// Puts an entry at the head of an oid's chain and gives the head so far.
+    fn push(&mut self, oid: Oid, at: u32) -> Option<u32> {
+        match oid.is_valid() {
+            true => self.heads.insert(oid, at),
+            false => Some(std::mem::replace(&mut self.negatives, at)).filter(|head| *head != NIL),
+        }
+    }
+
+    /// Takes a chain out; gives its head.
+    fn take(&mut self, oid: Oid) -> Option<u32> {
+        match oid.is_valid() {
+            true => self.heads.remove(&oid),
+            false => Some(std::mem::replace(&mut self.negatives, NIL)).filter(|head| *head != NIL),
+        }
+    }
+}
+
 /// The map.
 #[derive(Debug)]
 pub(crate) struct RelfilenodeMap {
     /// The entries.
     table: DynaHash<MapKey, MapEntry>,
-    /// First entry of each oid's chain, kept by the reverse index.
-    index: Option<FxHashMap<Oid, u32>>,
+    /// The reverse index, if it is kept.
+    index: Option<ReverseIndex>,
     /// Buckets and entries that scans walked over.
     pub(crate) walked: u64,
 }
@@ -83,7 +110,7 @@ impl RelfilenodeMap {
     pub(crate) fn new(profile: &Profile) -> Self {
         let index = match profile.map_invalidation {
             MapInvalidation::Scan => None,
-            MapInvalidation::ReverseIndex => Some(FxHashMap::default()),
+            MapInvalidation::ReverseIndex => Some(ReverseIndex { heads: FxHashMap::default(), negatives: NIL }),
         };
         Self { table: DynaHash::new(profile.map_initial_size), index, walked: 0 }
     }
@@ -112,7 +139,7 @@ impl RelfilenodeMap {
     pub(crate) fn insert(&mut self, locator: RelFileLocator, oid: Oid, relation: u32) {
         let at = self.table.insert(locator.into(), MapEntry { oid, relation, before: NIL, after: NIL });
         let Some(index) = &mut self.index else { return };
-        let Some(head) = index.insert(oid, at) else { return };
+        let Some(head) = index.push(oid, at) else { return };
         if let Some(entry) = self.table.slot_mut(at) {
             entry.after = head;
         }
@@ -127,7 +154,8 @@ impl RelfilenodeMap {
         if !rel.is_valid() {
             self.scan(work, marker, |_| true);
             if let Some(index) = &mut self.index {
-                index.clear();
+                index.heads.clear();
+                index.negatives = NIL;
             }
         } else if self.index.is_some() {
             work.map_slots_visited += 2;
@@ -151,7 +179,7 @@ impl RelfilenodeMap {
 
     /// Drops the whole chain of one oid.
     fn drop_chain(&mut self, oid: Oid, work: &mut Work) {
-        let Some(mut at) = self.index.as_mut().and_then(|index| index.remove(&oid)) else { return };
+        let Some(mut at) = self.index.as_mut().and_then(|index| index.take(oid)) else { return };
         while let Some((key, entry)) = self.table.slot(at).map(|(k, e)| (*k, *e)) {
             debug_assert_eq!(entry.oid, oid, "I2");
             self.table.remove(&key);
@@ -163,7 +191,7 @@ impl RelfilenodeMap {
 
     /// Reads what a message for `rel` will need, so that it is in the CPU's caches then. Gives something that depends on it.
     pub(crate) fn touch(&self, rel: Oid) -> u32 {
-        let head = self.index.as_ref().and_then(|index| index.get(&rel));
+        let head = self.index.as_ref().and_then(|index| index.heads.get(&rel));
         head.and_then(|at| self.table.slot(*at)).map_or(0, |(key, entry)| self.table.touch(key) ^ entry.after)
     }
 
@@ -171,7 +199,7 @@ impl RelfilenodeMap {
     pub(crate) fn concerned(&self, rel: Oid) -> bool {
         match &self.index {
             _ if !rel.is_valid() => self.table.len() > 0,
-            Some(index) => index.contains_key(&rel) || index.contains_key(&Oid::INVALID),
+            Some(index) => index.negatives != NIL || index.heads.contains_key(&rel),
             None => true,
         }
     }
@@ -189,7 +217,7 @@ impl RelfilenodeMap {
         self.table.check_invariants();
         let Some(index) = &self.index else { return };
         let mut chained = 0;
-        for (oid, head) in index {
+        for (oid, head) in index.heads.iter().chain([(&Oid::INVALID, &index.negatives)]) {
             let (mut at, mut before) = (*head, NIL);
             while let Some((_, entry)) = self.table.slot(at) {
                 assert_eq!((entry.oid, entry.before), (*oid, before), "I2");
