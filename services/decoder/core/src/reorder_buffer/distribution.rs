@@ -4,7 +4,8 @@
 //! A transaction that began before a schema change and writes after it must be decoded with the new catalogs from there on, so
 //! it needs the new snapshot and must drop what it cached. PostgreSQL gives both to every running transaction at once: a
 //! snapshot of growing size per commit and victim, and a copy of all messages. Since early 2025 messages a transaction had
-//! been given were given on as well, which doubled them at each step; since June 2025 they are kept apart and capped.
+//! been given were given on as well, which doubled them at each step; since June 2025 they are kept apart and capped. From 14 on they are
+//! executed where the commit stands and at the end, in 13 at the end alone: up to there 13.23 still shows a type's old name.
 //!
 //! On demand: commits are numbered and logged once; a transaction that is about to queue a change notes how far it must catch
 //! up. One that writes nothing more costs nothing, and one that does gets one snapshot for all commits in between. Before it is given out

@@ -158,11 +158,15 @@ impl Historian {
         free
     }
 
-    /// A file that no relation has and no unfinished transaction gives away.
-    fn free_file(&self) -> Option<u32> {
-        let committed = AsOf { committed: Lsn(u64::MAX), ..AsOf::default() };
-        let mut free = FILES.filter(|number| self.versions.owner(*number, committed, Lsn(u64::MAX)).is_none());
-        free.find(|number| !self.locks.iter().any(|(_, held, _)| *held == Lock::File(*number)))
+    /// A file that no relation has and no unfinished transaction gives away, first of all one that this transaction found without.
+    fn free_file(&self, at: usize) -> Option<u32> {
+        let (committed, top) = (AsOf { committed: Lsn(u64::MAX), ..AsOf::default() }, self.writer.open[at].levels[0].xid);
+        let held = |number: u32| self.locks.iter().filter(move |(_, lock, _)| *lock == Lock::File(number));
+        let free = FILES.filter(|number| {
+            let owner = self.versions.owner(*number, committed, Lsn(u64::MAX));
+            owner.is_none() && held(*number).all(|(who, _, alone)| *who == top && !alone)
+        });
+        free.max_by_key(|number| (held(*number).count(), std::cmp::Reverse(*number)))
     }
 
     fn go(&mut self, a_move: &Move) {
@@ -276,7 +280,7 @@ impl Historian {
         let (alone, row) = ((Lock::Relation(rel), true), (Lock::Row(class), true));
         match (ddl, number) {
             (Ddl::Create, None) => {
-                let Some(new) = self.free_file() else { return };
+                let Some(new) = self.free_file(at) else { return };
                 if self.lock(at, &[alone, row, (Lock::File(new), true)]) {
                     let (value, attributes) = (self.value(new), self.value(0));
                     self.command(at, &[(class, value), (Row::Attributes(rel), attributes)], &[]);
@@ -287,7 +291,7 @@ impl Historian {
             }
             (Ddl::Rewrite, Some(old)) => self.rewrite(at, rel, old),
             (Ddl::Truncate, Some(old)) => {
-                let Some(new) = self.free_file() else { return };
+                let Some(new) = self.free_file(at) else { return };
                 if self.lock(at, &[alone, row, (Lock::File(new), true), (Lock::File(old), true)]) {
                     let value = self.value(new);
                     self.command(at, &[(class, value)], &[]);
@@ -307,9 +311,11 @@ impl Historian {
             (Ddl::Schema, _) => self.change_row(at, None, Row::Namespace(NAMESPACE), Some(0), &[]),
             (Ddl::Am, _) => self.change_row(at, None, Row::Am(KEYS[3]), Some(0), &[]),
             (Ddl::Publication(renamed), _) => {
-                let relsync = InvalidationMessage::Relsync { db: DATABASE, rel: Oid::INVALID };
+                let relsync = |rel| InvalidationMessage::Relsync { db: DATABASE, rel };
                 let more = match (renamed, self.writer.version) {
-                    (true, PgVersion::V18) => vec![relsync],
+                    // Of all tables, or of those that it names.
+                    (true, PgVersion::V18) if rel.0.is_multiple_of(2) => vec![relsync(Oid::INVALID)],
+                    (true, PgVersion::V18) => (20_000..20_000 + RELATIONS).map(|rel| relsync(Oid(rel))).collect(),
                     (true, _) => vec![],
                     (false, _) => vec![relcache(0)],
                 };
@@ -356,7 +362,7 @@ impl Historian {
 
     /// ALTER TABLE that writes a new heap: it is created, filled, swapped for the old one and dropped.
     fn rewrite(&mut self, at: usize, rel: Oid, old: u32) {
-        let Some(new) = self.free_file() else { return };
+        let Some(new) = self.free_file(at) else { return };
         let (class, transient) = (Row::Class(rel), Row::Class(Oid(new)));
         let locks = [Lock::Relation(rel), Lock::Row(class), Lock::Row(transient), Lock::File(new), Lock::File(old)];
         if !self.lock(at, &locks.map(|lock| (lock, true))) {

@@ -159,6 +159,8 @@ pub(crate) struct Fault {
     pub(crate) stale: Stale,
     /// What changed it had committed before it was loaded, by a transaction that did not see it then.
     pub(crate) loaded_after_the_change: bool,
+    /// A transaction is replayed.
+    pub(crate) in_replay: bool,
     pub(crate) text: String,
 }
 
@@ -280,7 +282,8 @@ impl VersionedCatalog {
         let newest = AsOf { committed: Lsn(loaded.at.0.saturating_sub(1)), ..loaded.as_of };
         let changed_before = self.fresh(what, newest, loaded.at) != loaded.read;
         let text = format!("at {} as of {as_of:?}: {what:?} is served as {loaded:?}, and is {fresh:?}", state.at);
-        state.faults.push(Fault { stale, loaded_after_the_change: changed_before, text });
+        let in_replay = as_of.xid.is_valid();
+        state.faults.push(Fault { stale, loaded_after_the_change: changed_before, in_replay, text });
     }
 
     /// All entries that are served, and whether each is negative.
