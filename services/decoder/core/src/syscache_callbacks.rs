@@ -220,8 +220,8 @@ pub(crate) struct SyscacheCallbacks {
 }
 
 impl SyscacheCallbacks {
-    /// Registers what is `wanted`, with so many entries in the map of each beyond a walsender's; those of unknown caches are skipped. Whoever asks for a number checks
-    /// that it fits in.
+    /// Registers what is `wanted`, with so many entries in the map of each beyond a walsender's; those of unknown caches are skipped. Whoever
+    /// asks for a number checks that it fits in.
     pub(crate) fn new<'a>(
         table: &SysCacheTable,
         wanted: impl IntoIterator<Item = (&'a str, Reaction)>,

@@ -6,7 +6,8 @@
 //! with the top-level transaction, those of its subtransactions too, whatever becomes of these; when it is replayed, a hash by row is built
 //! of them, for each block anew; and each own row that building a relation reads is looked up in it.
 //!
-//! Invariants: I1 one entry a row, however many commands changed it, with the command that made it and the last that deleted it; I2 what is kept does not count for `work_mem`, as in all releases.
+//! Invariants: I1 one entry a row, however many commands changed it, with the command that made it and the last that deleted it; I2 what
+//! is kept does not count for `work_mem`, as in all releases.
 //!
 //! | operation | cost |
 //! |---|---|
