@@ -59,7 +59,8 @@ pub enum MessageRule {
     /// All of the commit record at each increase of the command id, and all once at the end (up to 13).
     AtEachCommand,
     /// Each record's own at its position, and all once at the end (14 and later). WAL of 13 has no such records: on it own schema changes
-    /// are noticed at the end alone, and rows in between may be looked up in what is stale. No server reads WAL of another version.
+    /// are noticed at the end alone, but with [`EndMessages::OfLoaded`], and rows in between may be looked up in what is stale. No server
+    /// reads WAL of another version.
     PerRecord,
 }
 

@@ -3,7 +3,7 @@
 //! Its changes are taken in LSN order; each row's relation is opened through the caches, and what an output plugin would show
 //! is handed to the sink. Invalidation messages are executed on the way and at the end, so that rows are decoded with the
 //! catalogs of their moment and nothing stale stays behind for the next transaction. *When* they are executed is the rule that
-//! 14 changed ([`MessageRule`]); with the old one, cost grows with commands × messages.
+//! 14 changed (`messages`); with the old one, cost grows with commands × messages.
 //!
 //! Which rows are shown: those of tables. A catalog copy says which relations are tables; for one that it does not know, the
 //! record decides: rows without data and rows that a new-cid record announced are a catalog's, flagged ones a TOAST table's.
@@ -13,29 +13,23 @@
 //! Invariants: I1 what the sink is given depends on the changes and the catalog copy alone, never on profile or caches; I2 after
 //! the replay no cached entry is named by one of the transaction's messages.
 //!
-//! | rule | messages executed, m own ones of which d differ, c command-id increases |
-//! |---|---|
-//! | at each command | (c + 1)·m |
-//! | per record | 2·m |
-//! | … executed once ([`EndMessages::OfLoaded`]) | at each command c·m, per record m; and those of what is loaded again |
-//! | … collapsed ([`RepeatedMessages::Collapsed`]) | on the way and at the end d each, and those loaded again in between |
-//!
 //! Differences from PostgreSQL: where no records with single commands' messages are in WAL (13), the commit's messages stand in
 //! for them under the newer rules.
 
+mod messages;
+mod rows;
 mod sent;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use pg_types::record::{CommitRecord, TruncateRecord};
+use pg_types::record::CommitRecord;
 use pg_types::{InvalidationMessage, Lsn, Oid, RelFileLocator, Work, Xid};
 use rustc_hash::FxHashMap;
 
 use crate::historic_catalog::AsOf;
-use crate::invalidation::{Caches, TOUCHED_AHEAD};
-use crate::output::{DecodedChange, DecodedTransaction, OutputSink, Relation, RelationChanges};
-use crate::profile::{EndMessages, MessageRule, RepeatedMessages};
+use crate::invalidation::Caches;
+use crate::output::{DecodedTransaction, OutputSink};
+use crate::profile::MessageRule;
 use crate::reorder_buffer::change::{Change, ChangeKind, RowKind};
 use crate::reorder_buffer::memory::Memory;
 use crate::reorder_buffer::merge::MergedChanges;
@@ -44,12 +38,6 @@ use crate::reorder_buffer::tuple_cids::TupleCidHash;
 use crate::reorder_buffer::txn::Txn;
 use crate::sampling::Function;
 use crate::spill::{SpillError, TransactionStatus};
-
-/// Place of TRUNCATE among the counts of a relation, behind the actions.
-const TRUNCATE: usize = 3;
-
-/// Relations of one transaction that are searched one by one; with more, an index is used.
-const LINEAR_RELATIONS_MAX: usize = 12;
 
 /// Buffers that replays use one after another, and the transaction that is being given out.
 #[derive(Debug, Default)]
@@ -367,251 +355,6 @@ impl<'a> Replay<'a> {
                 self.output(|replay| replay.sink.message(change.lsn, xid, message));
             }
         }
-    }
-
-    /// A row change: opens its relation and shows it.
-    fn rows(&mut self, lsn: Lsn, kind: RowKind, rows: u16, file: RelFileLocator) {
-        let known = self.with.relations.of_file(file);
-        // A mapped catalog's old file has no relation any more: its map is not historic.
-        let unknown = self.with.relations.get(known).logged.is_none();
-        let absent = unknown && kind.of_catalog() && file.rel >= Oid::FIRST_NORMAL.0;
-        if self.status.is_some() && self.with.caches.must_load_file(file) && self.aborted_meanwhile(lsn) {
-            return;
-        }
-        let Some(number) = self.with.caches.open_file(file, absent, &mut self.with.relations) else { return };
-        self.with.caches.look_up_again(u64::from(rows.saturating_sub(1)));
-        let relation = self.with.relations.get(number);
-        if !relation.logged.unwrap_or(kind.looks_logged() && file.rel >= Oid::FIRST_NORMAL.0) {
-            return;
-        }
-        let (oid, namespace) = (relation.oid, relation.namespace);
-        let names = (number, oid, namespace);
-        let told = self.with.caches.historic.is_some();
-        if !told && relation.logged.is_some() && relation.oid.0 != file.rel && self.is_transient(file) {
-            return;
-        }
-        if self.status.is_some() && self.with.caches.must_load_names(names) && self.aborted_meanwhile(lsn) {
-            return;
-        }
-        let action = kind.action();
-        let outer = self.with.caches.marker.enter(Function::OutputPlugin);
-        self.with.caches.hold(oid);
-        let sent_as = self.sent_as(number, lsn, action as usize).filter(|_| !self.filters() || kind.has_row());
-        match sent_as {
-            Some(sent_as) => {
-                self.count(lsn, sent_as, action as usize, rows.into());
-                self.with.caches.show_rows(number, oid, namespace, rows.into());
-                let relation = self.with.relations.get(sent_as);
-                self.sink.change(&DecodedChange { lsn, xid: self.current.0, relation, action, rows });
-            }
-            None => self.with.caches.work.rows_filtered += u64::from(rows),
-        }
-        self.with.caches.release(oid);
-        self.with.caches.marker.leave(outer);
-    }
-
-    /// Whether `file` is being filled by a rewrite now.
-    fn is_transient(&mut self, file: RelFileLocator) -> bool {
-        let heap = match self.with.buffers.transient.iter().find(|heap| heap.file == file) {
-            Some(heap) => *heap,
-            None => {
-                let own_oid =
-                    |m: &InvalidationMessage| matches!(m, InvalidationMessage::Relcache { rel, .. } if rel.0 == file.rel);
-                let transient = self.messages.iter().any(own_oid);
-                let heap = TransientHeap { file, command_id: self.command_id, transient };
-                self.with.buffers.transient.push(heap);
-                heap
-            }
-        };
-        heap.transient && heap.command_id == self.command_id
-    }
-
-    /// A TRUNCATE.
-    fn truncate(&mut self, lsn: Lsn, record: &TruncateRecord) {
-        let mut shown = Vec::with_capacity(record.relids.len());
-        for (open, oid) in record.relids.iter().enumerate() {
-            let number = self.with.relations.of_oid(*oid);
-            let relation = self.with.relations.get(number);
-            let (namespace, logged) = (relation.namespace, relation.logged);
-            if self.status.is_some() && !self.with.caches.has_relation(*oid) && self.aborted_meanwhile(lsn) {
-                record.relids[..open].iter().for_each(|oid| self.with.caches.release(*oid));
-                return;
-            }
-            self.with.caches.open_relation(*oid, namespace);
-            self.with.caches.hold(*oid);
-            if logged.unwrap_or(true) {
-                shown.push(number);
-            }
-        }
-        let outer = self.with.caches.marker.enter(Function::OutputPlugin);
-        self.wanted_truncates(lsn, &mut shown);
-        if shown.is_empty() && self.filters() {
-            record.relids.iter().for_each(|oid| self.with.caches.release(*oid));
-            self.with.caches.marker.leave(outer);
-            return;
-        }
-        let shown: Vec<&Relation> = shown.into_iter().map(|number| self.with.relations.get(number)).collect();
-        shown.iter().for_each(|relation| self.with.caches.show_truncate(relation.oid, relation.namespace));
-        self.sink.truncate(lsn, self.current.0, &shown, record);
-        record.relids.iter().for_each(|oid| self.with.caches.release(*oid));
-        self.with.caches.marker.leave(outer);
-    }
-
-    /// Counts `n` rows, or a TRUNCATE, of a relation.
-    fn count(&mut self, lsn: Lsn, number: u32, column: usize, n: u64) {
-        if !self.block {
-            *self.counts(number).column(column) += n;
-            return;
-        }
-        let shown = &mut self.with.buffers.shown;
-        let first = (lsn, shown.len());
-        let sum = shown.entry((self.current.1, number)).or_insert(Shown { first, ..Shown::default() });
-        sum.counts[column] += n;
-    }
-
-    /// The sums of one relation, at their end.
-    fn counts(&mut self, number: u32) -> &mut RelationChanges {
-        let buffers = &mut self.with.buffers;
-        let list = &mut buffers.out.relations;
-        let known = if list.last().is_some_and(|last| last.number == number) {
-            Some(list.len() - 1)
-        } else if list.len() <= LINEAR_RELATIONS_MAX {
-            list.iter().position(|r| r.number == number)
-        } else {
-            buffers.positions.get(&number).map(|at| *at as usize)
-        };
-        let at = known.unwrap_or_else(|| {
-            let relation = self.with.relations.get(number);
-            let name = Arc::clone(&relation.name);
-            list.push(RelationChanges { name, oid: relation.oid, insert: 0, update: 0, delete: 0, truncate: 0, number });
-            buffers.positions.insert(number, (list.len() - 1) as u32);
-            list.len() - 1
-        });
-        &mut list[at]
-    }
-
-    /// The command id rises; up to 13 all messages are executed again. Where they stand in for those of single commands, `indexed`
-    /// drops what was loaded since the last one.
-    fn command_id(&mut self, id: u32) {
-        if id <= self.command_id {
-            return;
-        }
-        (self.command_id, self.with.caches.as_of.command_id) = (id, id);
-        if self.with.rule == MessageRule::AtEachCommand {
-            self.own_executed = self.messages.len();
-            self.execute(self.messages);
-        } else if self.stands_in && self.with.at_end == EndMessages::OfLoaded && self.stood_in != Some(self.with.caches.loads) {
-            for message in self.messages {
-                if self.with.caches.concerned(message) {
-                    self.execute(std::slice::from_ref(message));
-                }
-            }
-            self.stood_in = Some(self.with.caches.loads);
-        }
-    }
-
-    /// On demand: commits that its snapshot does not see yet may have been given out already, and what they changed be loaded as they
-    /// left it. PostgreSQL decodes with that.
-    fn go_back(&mut self, top: &Txn) {
-        let dropped = &top.streaming.dropped;
-        let since = if dropped.loads == self.with.caches.loads { dropped.commits } else { 0 };
-        for messages in self.with.commits.between(top.base_commit.max(since), self.newest) {
-            match messages {
-                Some(messages) => self.with.caches.execute_concerned(messages),
-                None => self.with.caches.reset(),
-            }
-        }
-    }
-
-    /// What others have loaded since the last block lacks what earlier blocks changed. PostgreSQL decodes with that too.
-    fn go_on(&mut self, top: &Txn) {
-        let Dropped { own, loads, .. } = top.streaming.dropped;
-        if self.with.at_end == EndMessages::OfLoaded && loads != self.with.caches.loads {
-            self.with.caches.execute_concerned(top.messages.get(..own).unwrap_or_default());
-        }
-    }
-
-    /// On demand: executes the messages of the commits up to number `to`.
-    fn catch_up(&mut self, to: u32) {
-        let to = to.max(self.caught_up);
-        let from = std::mem::replace(&mut self.caught_up, to);
-        let commits = std::mem::take(&mut self.with.commits);
-        for messages in commits.between(from, to) {
-            match messages {
-                Some(messages) => self.execute(messages),
-                None => self.with.caches.reset(),
-            }
-        }
-        self.with.commits = commits;
-    }
-
-    /// `ReorderBufferExecuteInvalidations`, but for those left out that were executed before.
-    fn execute(&mut self, messages: &[InvalidationMessage]) {
-        let Replayer { caches, buffers, repeated, .. } = &mut *self.with;
-        if *repeated == RepeatedMessages::Executed {
-            caches.execute_all(messages);
-            return;
-        }
-        for ahead in messages.chunks(TOUCHED_AHEAD) {
-            if caches.interrupt.is_raised() {
-                return;
-            }
-            caches.touch(ahead);
-            for message in ahead {
-                let loads = caches.loads;
-                let before = buffers.executed.insert(*message, loads);
-                if before.is_none_or(|before| before != loads && caches.concerned(message)) {
-                    caches.execute(message);
-                }
-            }
-        }
-    }
-
-    /// Messages at the end (I2).
-    fn finish(&mut self, top: &Txn) {
-        self.with.caches.end_transaction();
-        let own = match self.with.rule {
-            MessageRule::AtEachCommand => self.messages,
-            MessageRule::PerRecord if top.messages.is_empty() => {
-                self.own_executed = self.messages.len();
-                self.execute(self.messages);
-                self.messages
-            }
-            MessageRule::PerRecord => &top.messages,
-        };
-        if self.with.at_end == EndMessages::OfLoaded && self.is_done(own, top) {
-            return;
-        }
-        let commits = std::mem::take(&mut self.with.commits);
-        let newest = self.newest;
-        let to_catch_up = || commits.between(top.base_commit, newest);
-        if top.inherited_overflowed || to_catch_up().any(|messages| messages.is_none()) {
-            self.with.caches.reset();
-        } else {
-            self.with.buffers.executed.clear();
-            self.execute_at_end(own);
-            for inherited in &top.inherited {
-                inherited.for_each(&mut |message| self.execute_at_end(std::slice::from_ref(message)));
-            }
-            to_catch_up().flatten().for_each(|messages| self.execute_at_end(messages));
-        }
-        self.with.commits = commits;
-    }
-
-    /// Nothing is left to be executed: all messages were, and nothing was loaded by this replay. What other transactions loaded is not
-    /// made stale by a block of one in progress.
-    fn is_done(&self, own: &[InvalidationMessage], top: &Txn) -> bool {
-        let executed = self.own_executed >= own.len() && self.caught_up >= self.newest && !top.inherited_overflowed;
-        let in_progress = self.block && self.messages.is_empty();
-        (executed || in_progress) && self.loads_before == self.with.caches.loads
-    }
-
-    /// Executes messages at the end: all, or those of what is loaded.
-    fn execute_at_end(&mut self, messages: &[InvalidationMessage]) {
-        if self.with.at_end == EndMessages::All {
-            return self.execute(messages);
-        }
-        self.with.caches.execute_concerned(messages);
     }
 }
 

@@ -3,7 +3,8 @@
 
 use pg_types::Lsn;
 
-use super::{Replay, TRUNCATE};
+use super::Replay;
+use super::rows::TRUNCATE;
 use crate::publications::{Moment, RelationFacts};
 
 impl Replay<'_> {
