@@ -164,8 +164,9 @@ async fn throughput(wal: &Path, end: Lsn, transactions: u32, profile: &str, trac
     used.as_secs_f64()
 }
 
-/// Times from commits to the subscriber, sorted: transactions of a scenario on the wall clock, flushed each millisecond.
-async fn latencies() -> Vec<Duration> {
+/// Times from commits to the decoder and to its subscriber, each sorted: transactions of a scenario on the wall clock, flushed each
+/// millisecond, to the disk if `fsync`.
+async fn latencies(fsync: bool) -> [Vec<Duration>; 2] {
     let data = tempfile::tempdir().unwrap();
     let scenario = data.path().join("paced.toml");
     std::fs::write(&scenario, paced_scenario(PACED)).unwrap();
@@ -173,9 +174,18 @@ async fn latencies() -> Vec<Duration> {
     config.source.scenario = Some(scenario.to_string_lossy().into_owned());
     config.source.clock = ClockMode::Real;
     config.source.flush_interval = SOON;
+    config.source.fsync = fsync;
     let primary = PrimaryNode::start(config).await.unwrap();
     let node = DecoderNode::start(decoder_config(data.path(), &primary, "indexed")).await.unwrap();
-    let mut latencies = Vec::new();
+    let mut state = node.state();
+    let decoded = tokio::spawn(async move {
+        let mut decoded = Vec::new();
+        while state.changed().await.is_ok() {
+            decoded.push((state.borrow_and_update().decoded_lsn.0, SystemTime::now()));
+        }
+        decoded
+    });
+    let mut commits = Vec::new();
     // What the scenario sets up is dated before.
     let began = SystemTime::now();
     let until = began + Duration::from_secs(u64::from(PACED.1));
@@ -183,15 +193,21 @@ async fn latencies() -> Vec<Duration> {
         let now = SystemTime::now();
         let committed = SystemTime::try_from(commit.commit_time.unwrap()).unwrap();
         if committed >= began {
-            latencies.push(now.duration_since(committed).unwrap_or_default());
+            commits.push((commit.end_lsn, committed, now));
         }
         now < until
     })
     .await;
     node.shutdown().await.unwrap();
     primary.shutdown().await.unwrap();
-    latencies.sort_unstable();
-    latencies
+    let decoded = decoded.await.unwrap();
+    let since = |committed: SystemTime, then: SystemTime| then.duration_since(committed).unwrap_or_default();
+    let decoded_at = |lsn: u64| decoded[decoded.partition_point(|(to, _)| *to < lsn)].1;
+    let mut to_decoder: Vec<_> = commits.iter().map(|(lsn, committed, _)| since(*committed, decoded_at(*lsn))).collect();
+    let mut to_subscriber: Vec<_> = commits.iter().map(|(_, committed, now)| since(*committed, *now)).collect();
+    to_decoder.sort_unstable();
+    to_subscriber.sort_unstable();
+    [to_decoder, to_subscriber]
 }
 
 /// Waits until the health service says SERVING.
@@ -250,10 +266,14 @@ fn main() {
         }
         throughput(wal.path(), end, transactions, "pg18", false).await;
 
-        let latencies = latencies().await;
-        let at = |share: f64| latencies[((latencies.len() - 1) as f64 * share) as usize];
-        println!("\ncommit to subscriber at {} transactions/s, {} of them", PACED.0, latencies.len());
-        println!("p50 {:?}  p99 {:?}  p99.9 {:?}  max {:?}", at(0.5), at(0.99), at(0.999), at(1.0));
+        println!("\nfrom commit, at {} transactions/s  p50  p99  p99.9  max", PACED.0);
+        for fsync in [true, false] {
+            for (to, times) in ["decoder", "subscriber"].into_iter().zip(latencies(fsync).await) {
+                let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
+                let flushed = if fsync { "fsync" } else { "none" };
+                println!("to {to:<10} {flushed:<5} {:?}  {:?}  {:?}  {:?}", at(0.5), at(0.99), at(0.999), at(1.0));
+            }
+        }
 
         let [primary, decoder, standby] = starts(wal.path()).await;
         println!("\nstart to SERVING: primary {primary:?}, decoder {decoder:?}, standby {standby:?}");

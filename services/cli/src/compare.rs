@@ -77,6 +77,8 @@ pub struct Row {
     pub wall_ns: u64,
     /// What was decoded equals what the first profile decoded.
     pub identical_output: bool,
+    /// Publications that were asked for and are not there.
+    pub missing_publications: Vec<String>,
 }
 
 /// Runs the command.
@@ -168,7 +170,9 @@ pub fn measure(
     let outcome = contender.outcome();
     let digest = outcome.digest;
     let attribution = contender.decoder().attribution();
-    let row = Row { outcome, attribution, cpu, wall_ns, identical_output: reference.unwrap_or(digest) == digest };
+    let missing_publications = contender.decoder().missing_publications();
+    let identical_output = reference.unwrap_or(digest) == digest;
+    let row = Row { outcome, attribution, cpu, wall_ns, identical_output, missing_publications };
     Ok((row, digest, end))
 }
 

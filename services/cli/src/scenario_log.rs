@@ -6,8 +6,9 @@ use anyhow::Context;
 use decoder_core::{Profile, RegisteredCallbacks};
 use decoder_node::ScenarioDecoder;
 use pg_types::{Lsn, PgVersion, RecordBody, Xid};
-use pg_wal::writer::{WalWriter, WriterConfig};
+use pg_wal::writer::{LogEnd, RecordPlacer, WalWriter, WriterConfig};
 use primary_core::rng::seeded;
+use primary_core::scenario::Plan;
 use primary_core::{Engine, Overrides, Placed, Scenario, SinkError, Step, VirtualClock, WalSink};
 use tempfile::TempDir;
 
@@ -58,8 +59,7 @@ impl ScenarioLog {
         let config = WriterConfig { version, ..WriterConfig::new(1) };
         let mut log = Log(WalWriter::create(folder.path(), config)?);
         let mut engine = Engine::new(scenario.plan(overrides)?, version)?;
-        let (mut clock, mut rng) = (VirtualClock::default(), seeded(seed));
-        while engine.step(&mut clock, &mut rng, &mut log)? != Step::Done {}
+        play_to_end(&mut engine, seed, &mut log)?;
         log.0.switch()?;
         log.0.finish()?;
         Ok(ScenarioLog { folder, engine })
@@ -87,6 +87,50 @@ impl ScenarioLog {
     #[must_use]
     pub fn callbacks(&self) -> RegisteredCallbacks {
         self.decoder().callbacks
+    }
+}
+
+/// Everything that the engine has to do, in virtual time.
+fn play_to_end(engine: &mut Engine, seed: u64, sink: &mut dyn WalSink) -> anyhow::Result<()> {
+    let (mut clock, mut rng) = (VirtualClock::default(), seeded(seed));
+    while engine.step(&mut clock, &mut rng, sink)? != Step::Done {}
+    Ok(())
+}
+
+/// Plays a scenario as a primary with segments of this size does in virtual time, but writes nothing. The engine comes back, which knows
+/// then what was made on the way.
+///
+/// # Errors
+/// It cannot be played.
+pub fn rehearse(plan: Plan, seed: u64, version: PgVersion, segment_bytes: u32) -> anyhow::Result<Engine> {
+    let start = WriterConfig { version, ..WriterConfig::new(1) }.with_segment_size(segment_bytes).start;
+    let at = LogEnd { end: start, prev: Lsn::INVALID };
+    let mut places = Places { version, placer: RecordPlacer::new(version, segment_bytes, at) };
+    let mut engine = Engine::new(plan, version)?;
+    play_to_end(&mut engine, seed, &mut places)?;
+    Ok(engine)
+}
+
+/// Gives records their places in the log, and forgets them.
+struct Places {
+    /// Format of the log.
+    version: PgVersion,
+    /// Knows where the next one comes.
+    placer: RecordPlacer,
+}
+
+impl WalSink for Places {
+    fn version(&self) -> PgVersion {
+        self.version
+    }
+
+    fn next_lsn(&self) -> Lsn {
+        self.placer.next_lsn()
+    }
+
+    fn append(&mut self, xid: Xid, top_xid: Xid, origin: u16, body: &RecordBody) -> Result<Placed, SinkError> {
+        let placed = self.placer.place(xid, top_xid, origin, body)?;
+        Ok(Placed { start: placed.start, end: placed.end })
     }
 }
 

@@ -138,6 +138,29 @@ fn prepared_transactions_come_at_prepare_to_who_asks_for_it_and_at_their_commit_
 }
 
 #[test]
+fn a_publication_that_is_not_there_is_told() {
+    let options = ["--profiles", "indexed", "--publication", "nobodys"];
+    let source = report("matview-refresh", &options);
+    assert_eq!(
+        (&source["pipeline"]["subscriber"]["inserts"], &source["missing_publications"][0]),
+        (&0.into(), &"nobodys".into())
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let shown = run(dir.path(), &[&["--small", "matview-refresh"], &options[..]].concat());
+    assert!(shown.contains("there is no publication 'nobodys', so nothing of it is given out"), "{shown}");
+}
+
+#[test]
+fn rows_of_a_heap_that_a_refresh_fills_reach_no_subscriber() {
+    let source = report("matview-refresh", &["--profiles", "pg13,pg18,indexed"]);
+    let subscriber = &source["pipeline"]["subscriber"];
+    // Small: a view of 200 rows is made and refreshed four times, beside four inserts of one row.
+    assert_eq!((&subscriber["transactions"], &subscriber["inserts"]), (&9.into(), &4.into()), "{subscriber}");
+    let profiles = source["decoder_profiles"].as_array().unwrap();
+    assert!(profiles.len() == 3 && profiles.iter().all(|profile| profile["identical_output"] == true));
+}
+
+#[test]
 fn what_a_scenario_says_of_its_decoder_is_what_run_compare_and_check_do() {
     let dir = tempfile::tempdir().unwrap();
     let text = r#"

@@ -12,7 +12,7 @@ use pg_types::{Lsn, PgVersion};
 use pg_wal::WalDir;
 use primary_core::scenario::{Plan, ServerPlan};
 use primary_core::{Engine, Overrides, Scenario};
-use primary_node::config::SourceConfig;
+use primary_node::config::{ClockMode, SourceConfig};
 use service_kit::telemetry::{Export, SamplingConfig};
 use standby_core::StandbyProfile;
 use standby_node::config::SizeSettings;
@@ -31,6 +31,7 @@ use super::sample_wal;
 use super::source::{Source, SourceKind};
 use super::standby_profiles::{SnapshotPlan, measure};
 use super::subscriber::Subscriber;
+use crate::scenario_log::rehearse;
 
 /// Profiles under which a real WAL is decoded, beside that of its own version.
 const WAL_PROFILES: [&str; 5] = ["pg96", "pg10", "pg13", "pg14", "indexed"];
@@ -107,6 +108,7 @@ pub async fn play(
         consumer: set_up.decoder.consumer(settings.consumer).unwrap_or_default().to_string(),
         ranked_by: String::new(),
         steps_all: 0,
+        missing_publications: Vec::new(),
         costliest: Vec::new(),
         decoder_profiles: Vec::new(),
         standby_profiles: Vec::new(),
@@ -162,7 +164,7 @@ fn set_up(source: &Source, settings: &Settings, ladder: Option<&Ladder>, folder:
             let seed = settings.seed.unwrap_or(point.map_or(scenario.seed(), |point| point.seed));
             set_up.source =
                 SourceConfig { clock: settings.clock, ..played_by_primary(scenario, file.as_deref(), overrides, seed) };
-            set_up.catalog = Some(write_catalog(&folder.join("catalog"), &plan)?);
+            set_up.catalog = Some(write_catalog(&folder.join("catalog"), &plan, &set_up.source)?);
             set_up.decoder = plan.decoder.into();
             set_up.standby_settings = sizes_of(&plan);
             if plan.snapshots_per_second > 0 {
@@ -194,16 +196,25 @@ pub(crate) fn sizes_of(plan: &Plan) -> SizeSettings {
     SizeSettings { max_connections, max_prepared_transactions, ..SizeSettings::default() }
 }
 
-/// Writes the names of the relations that a scenario begins with, so that people need not read file numbers, and what is published.
-fn write_catalog(folder: &Path, plan: &Plan) -> anyhow::Result<PathBuf> {
+/// Writes the names of a scenario's relations, so that people need not read file numbers, and what is published. In virtual time, where the
+/// log is known before it is written, every file that a relation ever has is named; otherwise those at the beginning.
+fn write_catalog(folder: &Path, plan: &Plan, source: &SourceConfig) -> anyhow::Result<PathBuf> {
     make_dir(folder)?;
     let engine = Engine::new(plan.clone(), SCENARIO_VERSION)?;
     let class = ("pg_class", engine.catalog().pg_class_csv());
     for (name, csv) in engine.catalog().published_csv().into_iter().chain([class]) {
-        let path = folder.join(format!("{name}_start.csv"));
-        create_private(&path)?.write_all(csv.as_bytes()).with_context(|| format!("write {}", path.display()))?;
+        write_csv(&folder.join(format!("{name}_start.csv")), &csv)?;
+    }
+    if let (ClockMode::Virtual, Some(seed)) = (source.clock, source.seed) {
+        let engine = rehearse(plan.clone(), seed, SCENARIO_VERSION, source.segment_bytes)?;
+        write_csv(&folder.join("pg_class.csv"), &engine.catalog().pg_class_history_csv())?;
     }
     Ok(folder.to_owned())
+}
+
+/// Writes one of its files.
+fn write_csv(path: &Path, csv: &str) -> anyhow::Result<()> {
+    create_private(path)?.write_all(csv.as_bytes()).with_context(|| format!("write {}", path.display()))
 }
 
 /// The three nodes, a subscriber and readers, until both followers have everything. Gives the WAL's directory too.
@@ -381,6 +392,7 @@ fn decode_under(
     report.ranked_by = rank_by.name;
     report.steps_all = result.steps_all;
     report.costliest = result.costliest;
+    report.missing_publications = result.missing_publications;
     Ok(())
 }
 

@@ -33,6 +33,8 @@ pub struct Profiles {
     pub costliest: Vec<TransactionReport>,
     /// Steps of all transactions under the profile that ranks them.
     pub steps_all: u64,
+    /// Publications that were asked for and are not there.
+    pub missing_publications: Vec<String>,
 }
 
 /// Decodes the WAL in `dir` under each of `profiles`, with callbacks and memory limit of `decoder`, for who asks for `options`; `rank_by` decides which transactions are
@@ -57,6 +59,7 @@ pub fn run(
     let (mut ranked, digest, _) = measure(&input, &decoding(rank_by), None, &mut |t| ranking.add(t))?;
     repeat(&input, &decoding(rank_by), &mut ranked)?;
     let (transactions, steps_all) = ranking.finish();
+    let missing_publications = std::mem::take(&mut ranked.missing_publications);
     let mut works: HashMap<Lsn, Vec<(String, Work)>> = transactions.iter().map(|t| (t.commit_lsn, Vec::new())).collect();
     let mut rows = Vec::new();
     let mut ranked = Some(ranked);
@@ -79,7 +82,7 @@ pub fn run(
         rows.extend(row);
     }
     let costliest = reports(input.dir().identity().version, &transactions, works);
-    Ok(Profiles { rows, costliest, steps_all })
+    Ok(Profiles { rows, costliest, steps_all, missing_publications })
 }
 
 /// Decodes again until there was enough CPU time to look at: functions are sampled, and a short run gives few looks.

@@ -55,6 +55,9 @@ pub struct SourceReport {
     pub ranked_by: String,
     /// Steps of all transactions under that profile.
     pub steps_all: u64,
+    /// Publications that were asked for and are not there: nothing of them is given out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub missing_publications: Vec<String>,
     /// The costliest transactions, dearest first.
     pub costliest: Vec<TransactionReport>,
     /// The decoder under each profile.

@@ -58,6 +58,10 @@ fn section(text: &mut String, source: &SourceReport, timed: &SourceTimings, lege
     for stopped in &source.pipeline.stopped {
         let _ = writeln!(text, "  {}", paint.bad(&format!("stopped: {}", printable(stopped))));
     }
+    for name in &source.missing_publications {
+        let missing = format!("there is no publication '{}', so nothing of it is given out", printable(name));
+        let _ = writeln!(text, "  {}", paint.bad(&wrapped(&missing, COLUMNS - 2)));
+    }
     if ladder.is_none() && !source.costliest.is_empty() {
         let _ = write!(text, "\n{}", transactions::costliest(source, paint));
     }

@@ -124,6 +124,8 @@ pub(crate) struct SnapBuild {
     waiting: Waiting,
     /// The snapshot of now, built when somebody needs it.
     snapshot: Option<Arc<HistoricSnapshot>>,
+    /// The `xmin` when PostgreSQL built that, which does not wait until somebody needs it; invalid if it has none yet.
+    built_xmin: Xid,
 }
 
 impl SnapBuild {
@@ -144,6 +146,7 @@ impl SnapBuild {
             last_serialized: Lsn::INVALID,
             waiting: Waiting::default(),
             snapshot: None,
+            built_xmin: Xid::INVALID,
         }
     }
 
@@ -160,6 +163,15 @@ impl SnapBuild {
     /// The oldest xid that matters to a snapshot of now.
     pub(crate) fn xmin(&self) -> Xid {
         self.xmin
+    }
+
+    /// The `xmin` of a base snapshot that is given out now: that of the last snapshot built, which lists of running transactions leave as it
+    /// is.
+    pub(crate) fn base_xmin(&mut self) -> Xid {
+        if !self.built_xmin.is_valid() {
+            self.built_xmin = self.xmin;
+        }
+        self.built_xmin
     }
 
     /// Committed catalog changers that a snapshot would hold.
@@ -226,6 +238,9 @@ impl SnapBuild {
             }
         }
         self.snapshot = None;
+        if self.state >= SnapBuildState::FullSnapshot {
+            self.built_xmin = self.xmin;
+        }
         true
     }
 
@@ -298,7 +313,7 @@ impl SnapBuild {
             self.unseen.extend(running.xids.iter().chain(&running.subxids));
             self.unseen.sort_unstable_by_key(|xid| xid.numeric());
         }
-        self.snapshot = None;
+        (self.snapshot, self.built_xmin) = (None, self.xmin);
         true
     }
 
@@ -332,28 +347,26 @@ impl SnapBuild {
         HistoricSnapshot { xmin: self.xmin, xmax: self.xmax, xip }
     }
 
-    /// `SnapBuildProcessRunningXacts`: advances the state or, once consistent, forgets what no snapshot needs any more.
+    /// `SnapBuildProcessRunningXacts`: advances the state and, but for the first list, forgets what no snapshot needs any more.
     pub(crate) fn running_xacts(&mut self, lsn: Lsn, running: &RunningXactsRecord) {
-        if self.state < SnapBuildState::Consistent {
-            self.find_snapshot(lsn, running);
-            if self.state < SnapBuildState::Consistent {
-                return;
-            }
+        if self.state < SnapBuildState::Consistent && !self.find_snapshot(lsn, running) {
+            return;
         }
         self.xmin = running.oldest_running_xid;
         self.purge_older();
     }
 
-    /// `SnapBuildFindSnapshot`: rules (a) and (c).
-    fn find_snapshot(&mut self, lsn: Lsn, running: &RunningXactsRecord) {
+    /// `SnapBuildFindSnapshot`: rules (a) and (c). Gives whether there may be something to forget.
+    fn find_snapshot(&mut self, lsn: Lsn, running: &RunningXactsRecord) -> bool {
         let ended = |boundary: Xid| boundary.precedes_or_equals(running.oldest_running_xid);
         if Self::is_consistent_without_file(running) {
             self.start_decoding_at = self.start_decoding_at.max(Lsn(lsn.0.saturating_add(1)));
             (self.xmin, self.xmax) = (running.next_xid, running.next_xid);
             (self.state, self.next_phase_at) = (SnapBuildState::Consistent, Xid::INVALID);
             self.waiting.clear();
-            return;
+            return false;
         }
+        let first = self.state == SnapBuildState::Start;
         match self.state {
             SnapBuildState::Start => {
                 (self.xmin, self.xmax) = (running.next_xid, running.next_xid);
@@ -368,6 +381,7 @@ impl SnapBuild {
             _ => {}
         }
         self.waiting.take_list(self.next_phase_at, running);
+        !first
     }
 
     /// `SnapBuildPurgeOlderTxn` (I2). The last snapshot stays as it is, until catalogs change.
@@ -399,6 +413,22 @@ mod tests {
         builder.running_xacts(Lsn(100), &running(700, 700));
         assert_eq!(builder.state(), SnapBuildState::Consistent);
         assert!(builder.skips(Lsn(100)) && !builder.skips(Lsn(101)));
+    }
+
+    #[test]
+    fn lists_are_heeded_before_it_is_consistent_and_bases_keep_the_xmin_of_their_snapshot() {
+        let mut builder = SnapBuild::new(Lsn(0), CommittedOrder::SortedEachTime);
+        builder.running_xacts(Lsn(100), &running(690, 700));
+        assert_eq!(builder.xmin(), Xid(700), "nothing could have built up before the first list");
+        builder.running_xacts(Lsn(110), &running(700, 710));
+        assert_eq!((builder.state(), builder.xmin()), (SnapBuildState::FullSnapshot, Xid(700)));
+        assert!(builder.commit(Lsn(120), Xid(705), &[Xid(705)]));
+        assert_eq!((builder.committed_len(), builder.base_xmin()), (1, Xid(700)));
+        builder.running_xacts(Lsn(130), &running(706, 720));
+        assert_eq!((builder.state(), builder.xmin()), (SnapBuildState::FullSnapshot, Xid(706)));
+        assert_eq!((builder.committed_len(), builder.base_xmin()), (0, Xid(700)), "the snapshot of 705 is still the last");
+        assert!(builder.commit(Lsn(140), Xid(715), &[Xid(715)]));
+        assert_eq!(builder.base_xmin(), Xid(706));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Scenario files: what is wrong is said with its place, sizes can be overridden, nothing is too large.
 
-use pg_types::{FullXid, Oid, PgVersion};
+use std::collections::BTreeSet;
+
+use pg_types::{FullXid, Oid, PgVersion, RecordBody};
 use primary_core::rng::seeded;
 use primary_core::{
     Clock, Continuation, Engine, MemorySink, Overrides, ParameterValue, PrimaryError, Scenario, ScenarioError, Step,
@@ -273,6 +275,24 @@ fn names_oids_and_files_are_exported_as_csv() {
     assert_eq!(line("t_1"), "t_1,16384,16384,0,public,r,p,f,d,0,16384");
     let t2: Vec<String> = line("t_2").split(',').map(str::to_owned).collect();
     assert!(t2[1] != t2[2] && t2[2] == t2[10], "a new file after TRUNCATE: {t2:?}");
+}
+
+#[test]
+fn the_history_names_every_file_but_for_a_heap_that_a_rewrite_fills() {
+    let steps = "steps = [{ alter_column_type = { table = 't_1', column = 'id', type = 'bigint' } }, { truncate = { table = 't_2' } }, ";
+    let (sink, engine) = run(&GOOD.replace("steps = [", steps)).unwrap();
+    let csv = engine.catalog().pg_class_history_csv();
+    let now = engine.catalog().pg_class_csv();
+    let former = csv.strip_prefix(&now).expect("what is there now comes first");
+    assert!(csv.lines().all(|line| !line.starts_with("pg_temp_")), "{csv}");
+    let files: BTreeSet<&str> = csv.lines().map(|line| line.split(',').nth(2).unwrap()).collect();
+    for record in &sink.records {
+        let RecordBody::SmgrCreate { target, .. } = &record.body else { continue };
+        assert!(files.contains(&*target.rel.to_string()), "{target:?} of {}", record.xid);
+    }
+    let table = |line: &str| line.split(',').next().unwrap().to_owned();
+    let tables: Vec<String> = former.lines().map(table).filter(|name| name.starts_with("t_")).collect();
+    assert!(tables.contains(&"t_1".to_owned()) && tables.contains(&"t_2".to_owned()), "{former}");
 }
 
 #[test]

@@ -41,6 +41,7 @@ fn lines(source: &SourceReport, timed: &SourceTimings) -> serde_json::Result<Vec
         "before_commit": source.pipeline.before_commit,
         "replayed": source.pipeline.transactions_replayed,
         "stopped": source.pipeline.stopped,
+        "missing_publications": source.missing_publications,
         "pipeline_wall_ns": timed.pipeline_wall_ns,
     })];
     for (i, transaction) in source.costliest.iter().enumerate() {

@@ -181,7 +181,7 @@ impl Decoder {
             return;
         }
         self.build_snapshot();
-        let (newest, xmin) = (self.replayer.commits.newest(), self.snap_build.xmin());
+        let (newest, xmin) = (self.replayer.commits.newest(), self.snap_build.base_xmin());
         let txn = self.reorder_buffer.get_mut(top);
         (txn.base_snapshot_lsn, txn.base_xmin) = (Some(lsn), xmin);
         (txn.base_commit, txn.first_commit, txn.caught_up) = (newest, newest, newest);

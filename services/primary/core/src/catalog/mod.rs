@@ -5,6 +5,7 @@
 //!
 //! A rolled back (sub)transaction is undone here row by row ([`Undo`]), since the model keeps one version of each row.
 
+mod class_csv;
 mod dependency;
 mod heap_file;
 mod published_csv;
@@ -14,7 +15,6 @@ mod traits;
 mod tuple;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 use std::sync::Arc;
 
 use pg_types::{CommandId, Oid, RelFileLocator, SysCacheTable, Tid, Xid, catalog};
@@ -91,6 +91,8 @@ pub struct Catalog {
     rows: BTreeMap<u32, TableRows>,
     /// Files of temporary relations: nothing in them is logged.
     temp_files: BTreeSet<u32>,
+    /// Files that were a relation's before, as it was then.
+    former_files: BTreeMap<u32, class_csv::ClassRow>,
     /// Sessions that use their temporary schema (`myTempNamespace`): those that have not do not see what is in it.
     temp_users: BTreeSet<usize>,
     /// The next object id.
@@ -113,6 +115,7 @@ impl Catalog {
             heaps: BTreeMap::new(),
             rows: BTreeMap::new(),
             temp_files: BTreeSet::new(),
+            former_files: BTreeMap::new(),
             temp_users: BTreeSet::new(),
             next_oid: Oid::FIRST_NORMAL,
         };
@@ -220,7 +223,7 @@ impl Catalog {
 
     /// Replaces a relation; the one before comes back.
     pub(crate) fn replace_relation(&mut self, oid: Oid, now: Option<Relation>) -> Option<Box<Relation>> {
-        let name = now.as_ref().map(name_of);
+        let (name, file) = (now.as_ref().map(name_of), now.as_ref().map(|relation| relation.filenode));
         let before = match now {
             Some(relation) => self.relations.insert(oid, relation),
             None => self.relations.remove(&oid),
@@ -238,6 +241,9 @@ impl Catalog {
         }
         if let Some((namespace, name)) = name {
             self.names.entry(namespace).or_default().insert(name, oid);
+        }
+        if let Some(before) = &before {
+            self.note_former_file(before, file);
         }
         before.map(Box::new)
     }
@@ -344,59 +350,11 @@ impl Catalog {
         self.next_oid = Oid(oid.0.checked_add(1).unwrap_or(Oid::FIRST_NORMAL.0));
         oid
     }
-
-    /// All relations as csv, with the columns of `SELECT relname, oid, relfilenode, …` that decoders are given to know names by:
-    /// system catalogs first, then everything the scenario made.
-    #[must_use]
-    pub fn pg_class_csv(&self) -> String {
-        let mut csv = String::from(
-            "relname,oid,relfilenode,reltablespace,nsp,relkind,relpersistence,relisshared,relreplident,reltoastrelid,filenode_effective\n",
-        );
-        let mut line = |name: &str,
-                        oid: u32,
-                        file: u32,
-                        shared: bool,
-                        (kind, persistence, identity): (char, char, ReplicaIdentity),
-                        nsp: &str,
-                        toast: u32| {
-            let spc = if shared { 1664 } else { 0 };
-            let (flag, identity) = (if shared { 't' } else { 'f' }, identity.letter());
-            let file_or_none = if file == 0 { String::new() } else { file.to_string() };
-            // Writing to a string cannot fail.
-            let _ = writeln!(
-                csv,
-                "{},{oid},{file},{spc},{nsp},{kind},{persistence},{flag},{identity},{toast},{file_or_none}",
-                quoted(name)
-            );
-        };
-        for (name, oid) in catalog::NAMES {
-            let identity = ReplicaIdentity::Nothing;
-            line(name, oid.0, self.file_of(oid), catalog::is_shared(oid), ('r', 'p', identity), "pg_catalog", 0);
-        }
-        for relation in self.relations() {
-            let nsp = match (relation.kind, relation.temporary) {
-                (RelKind::Toast, true) => "pg_toast_temp",
-                (_, true) => "pg_temp",
-                _ if relation.namespace == PG_TOAST => "pg_toast",
-                _ => "public",
-            };
-            let toast = relation.toast.map_or(0, |oid| oid.0);
-            let identity = if relation.kind.is_table() { relation.replica_identity } else { ReplicaIdentity::Nothing };
-            let kind = (relation.kind.letter(), if relation.temporary { 't' } else { 'p' }, identity);
-            line(&relation.name, relation.oid.0, relation.filenode, false, kind, nsp, toast);
-        }
-        csv
-    }
 }
 
 /// What a relation is found by: its name among those of its temporary schema, or among all that are not temporary.
 fn name_of(relation: &Relation) -> (Oid, Arc<str>) {
     (if relation.temporary { relation.namespace } else { Oid::INVALID }, Arc::clone(&relation.name))
-}
-
-/// A csv field, quoted if it must be.
-fn quoted(field: &str) -> String {
-    if field.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", field.replace('"', "\"\"")) } else { field.to_owned() }
 }
 
 /// The file of a user relation.

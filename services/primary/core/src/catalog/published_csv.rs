@@ -3,7 +3,8 @@
 
 use pg_types::{Oid, catalog};
 
-use super::{Catalog, Datum, quoted};
+use super::class_csv::quoted;
+use super::{Catalog, Datum};
 
 /// A catalog, its columns and what a publication that nobody told otherwise has in those that rows here have not.
 type Columns = (&'static str, Oid, &'static [(&'static str, &'static str)]);

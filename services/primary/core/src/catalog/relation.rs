@@ -209,6 +209,8 @@ pub struct Relation {
     pub namespace: Oid,
     /// It is a session's own, in its temporary schema: what is in its file is not logged (`RELPERSISTENCE_TEMP`).
     pub temporary: bool,
+    /// A rewrite fills it, to give its file to another one (`relrewrite`).
+    pub transient: bool,
     /// What becomes of it at commit, if it is temporary.
     pub on_commit: OnCommit,
     /// What it is.

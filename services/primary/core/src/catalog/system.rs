@@ -162,6 +162,7 @@ impl Catalog {
             name: name.into(),
             namespace: PG_CATALOG,
             temporary: false,
+            transient: false,
             on_commit: OnCommit::default(),
             kind,
             filenode: oid.0,

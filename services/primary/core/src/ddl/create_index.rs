@@ -225,6 +225,7 @@ impl Backend<'_> {
             name: Arc::clone(&new.name),
             namespace,
             temporary,
+            transient: false,
             on_commit: OnCommit::default(),
             kind: if partitioned { RelKind::PartitionedIndex } else { RelKind::Index },
             filenode,

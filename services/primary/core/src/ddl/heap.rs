@@ -58,6 +58,7 @@ impl Backend<'_> {
             name: Arc::clone(&new.name),
             namespace: new.namespace,
             temporary,
+            transient: false,
             on_commit: OnCommit::default(),
             kind: new.kind,
             filenode,

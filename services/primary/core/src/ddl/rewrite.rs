@@ -133,6 +133,7 @@ impl Backend<'_> {
         let (namespace, row_len) = (old.namespace, old.row_len);
         let new = NewRelation { oid, name, namespace, kind: RelKind::Table, columns: &old.columns, row_len };
         self.create_relation(&new)?;
+        self.change_relation(oid, |relation| relation.transient = true)?;
         self.command_counter_increment()?;
         if old.toast.is_some() {
             self.create_toast_table(oid)?;
