@@ -112,7 +112,7 @@ DIR then holds report.json (depends on sources and seed alone: the same bytes ea
 measured), traces.jsonl (OTLP JSON lines, unless they go to an endpoint), and per source a folder with the primary's WAL.
 
 With --json a line is an object with the key `kind`:
-  source       source, consumer, about, scale, seed, parameters, version, records, bytes, commits, aborts, messages, decoded, before_commit (with two_phase or streaming), replayed, stopped, pipeline_wall_ns
+  source       source, consumer, about, scale, seed, parameters, version, records, bytes, commits, aborts, messages, decoded, before_commit (with two_phase or streaming), replayed, stopped, missing_publications, pipeline_wall_ns
   transaction  source, consumer, rank, xid, commit_lsn, looks_like, rows, messages (by kind), caches (by cache), work (by profile)
   decoder      source, profile, consumer, published, real_server, work, snapshots, cpu_ns (by function), wall_ns, identical_output
   standby      source, profile, published, real_server, snapshots, span_max, live_max, compressions, work, snapshot_cpu_ns,
