@@ -160,10 +160,15 @@ impl Server {
     /// CPU time of a walsender that decodes from the slot to `until`, and the transactions that it gave out.
     fn walsender(&self, slot: &str, until: Lsn) -> (Duration, usize) {
         let out = self.root.path().join("decoded");
-        let mut receiver: Child =
-            self.program("pg_recvlogical").args(["-S", slot, "--start", "-F", "0", "-f"]).arg(&out).spawn().unwrap();
+        let mut receiver: Child = self
+            .program("pg_recvlogical")
+            .args(["-d", "postgres", "-S", slot, "--start", "-F", "0", "-f"])
+            .arg(&out)
+            .spawn()
+            .unwrap();
         let pid = loop {
             std::thread::sleep(LOOK);
+            assert!(receiver.try_wait().unwrap().is_none(), "pg_recvlogical has ended: it says why above");
             let query = format!("SELECT pid FROM pg_stat_replication WHERE sent_lsn >= '{until}'");
             let pid = self.sql(&query);
             if !pid.is_empty() {

@@ -11,6 +11,8 @@ mod options;
 #[path = "closed_forms/published.rs"]
 mod published;
 mod support;
+#[path = "closed_forms/transient_heap.rs"]
+mod transient_heap;
 
 use decoder_core::{QueueCounts, RelsyncCounts};
 use pg_types::record::CommitRecord;

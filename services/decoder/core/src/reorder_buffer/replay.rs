@@ -19,8 +19,10 @@
 mod messages;
 mod rows;
 mod sent;
+mod transient_heap;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use pg_types::record::CommitRecord;
 use pg_types::{InvalidationMessage, Lsn, Oid, RelFileLocator, Work, Xid};
@@ -39,6 +41,8 @@ use crate::reorder_buffer::txn::Txn;
 use crate::sampling::Function;
 use crate::spill::{SpillError, TransactionStatus};
 
+pub(crate) use transient_heap::TransientHeaps;
+
 /// Buffers that replays use one after another, and the transaction that is being given out.
 #[derive(Debug, Default)]
 pub(crate) struct ReplayBuffers {
@@ -50,23 +54,14 @@ pub(crate) struct ReplayBuffers {
     pub(crate) named: Vec<Oid>,
     /// Positions in `out.relations` by number, once there are many.
     positions: FxHashMap<u32, u32>,
+    /// Own messages that records told so far, by place in the tree and among its messages.
+    told: Vec<(usize, Range<usize>)>,
     /// Heaps that a rewrite fills, in this transaction.
-    transient: Vec<TransientHeap>,
+    heaps: TransientHeaps,
     /// Catalog rows that it wrote.
     tuple_cids: TupleCidHash,
     /// What a block shows, by place in the tree and relation.
     shown: BTreeMap<(usize, u32), Shown>,
-}
-
-/// A file that began as the heap of a rewrite.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TransientHeap {
-    /// The file.
-    file: RelFileLocator,
-    /// The command id while it is filled; at a later one the file belongs to the rewritten table.
-    command_id: u32,
-    /// It is such a heap at all; remembered either way.
-    transient: bool,
 }
 
 /// A replay.
@@ -170,7 +165,7 @@ impl<'a> Replay<'a> {
         self.go_back(&tree[0]);
         self.go_on(&tree[0]);
         let state = std::mem::take(&mut tree[0].streaming);
-        self.with.buffers.transient.clone_from(&state.transient);
+        self.with.buffers.heaps.clone_from(&state.heaps);
         (self.block, self.status) = (true, memory.status.take());
         let work = Work {
             stream_txns: u64::from(!state.streamed),
@@ -204,6 +199,7 @@ impl<'a> Replay<'a> {
             let sums = &mut tree[place].streaming.shown;
             sums.entry(number).and_modify(|sum| sum.add(shown)).or_insert(shown);
         }
+        tree[0].streaming.heaps = self.end_of_heaps(tree);
         for (place, txn) in tree.iter_mut().enumerate() {
             txn.streaming.streamed |= place == 0 || txn.entries > 0;
             memory.forget(txn)?;
@@ -213,7 +209,6 @@ impl<'a> Replay<'a> {
         top.streaming.command_id = self.command_id;
         top.streaming.snapshot_lsn = self.with.caches.as_of.committed;
         top.streaming.dropped = Dropped { own: top.messages.len(), commits: self.newest, loads: self.with.caches.loads };
-        top.streaming.transient = std::mem::take(&mut self.with.buffers.transient);
         Ok(())
     }
 
@@ -257,7 +252,7 @@ impl<'a> Replay<'a> {
             if reads {
                 self.with.caches.look();
             }
-            self.apply(&mut tree[place], &change);
+            self.apply(tree, place, &change);
             if reads || !matches!(change.kind, ChangeKind::Snapshot | ChangeKind::CommandId(_)) {
                 self.with.caches.look();
             }
@@ -306,8 +301,8 @@ impl<'a> Replay<'a> {
         self.with.caches.marker.leave(outer);
     }
 
-    /// One change.
-    fn apply(&mut self, txn: &mut Txn, change: &Change) {
+    /// One change, of the (sub)transaction at `place` of `tree`.
+    fn apply(&mut self, tree: &mut [Txn], place: usize, change: &Change) {
         match change.kind {
             ChangeKind::Rows { kind, rows, spc, rel } => {
                 let file = RelFileLocator { spc, db: self.with.relations.database(), rel };
@@ -315,27 +310,28 @@ impl<'a> Replay<'a> {
                     self.speculative = Some((change.lsn, file));
                 } else {
                     let rows = rows + std::mem::take(&mut self.rows_before);
-                    self.rows(change.lsn, kind, rows, file);
+                    self.rows(change.lsn, kind, rows, file, tree);
                 }
             }
             ChangeKind::RowsBefore(rows) => self.rows_before += rows,
             ChangeKind::Snapshot => self.with.caches.as_of.committed = change.lsn,
             ChangeKind::SpeculativeConfirm => {
                 if let Some((lsn, file)) = self.speculative.take() {
-                    self.rows(lsn, RowKind::Insert, 1, file);
+                    self.rows(lsn, RowKind::Insert, 1, file, tree);
                 }
             }
             ChangeKind::SpeculativeAbort => self.speculative = None,
-            ChangeKind::Truncate(index) => self.truncate(change.lsn, &txn.truncates[index as usize]),
+            ChangeKind::Truncate(index) => self.truncate(change.lsn, &tree[place].truncates[index as usize]),
             ChangeKind::CommandId(id) => self.command_id(id),
             ChangeKind::Invalidations { start, len } => {
+                self.with.buffers.told.push((place, start as usize..(start + len) as usize));
                 if self.with.rule != MessageRule::AtEachCommand {
                     self.own_executed += len as usize;
-                    self.execute(&txn.messages[start as usize..(start + len) as usize]);
+                    self.execute(&tree[place].messages[start as usize..(start + len) as usize]);
                 }
             }
             ChangeKind::Inherited(index) => {
-                let inherited = &txn.inherited[index as usize];
+                let inherited = &tree[place].inherited[index as usize];
                 // Up to 13 at the end alone.
                 if self.with.rule == MessageRule::AtEachCommand {
                     return;
@@ -347,6 +343,7 @@ impl<'a> Replay<'a> {
                 self.catch_up(to);
             }
             ChangeKind::Message(index) => {
+                let txn = &mut tree[place];
                 match self.block {
                     true => txn.streaming.logical += 1,
                     false => self.with.buffers.out.messages.logical += 1,
@@ -364,7 +361,8 @@ impl ReplayBuffers {
         self.shown.clear();
         self.executed.clear();
         self.positions.clear();
-        self.transient.clear();
+        self.told.clear();
+        self.heaps.clear();
     }
 }
 

@@ -34,7 +34,7 @@ use crate::relations::Relations;
 use crate::reorder_buffer::ReorderBuffer;
 use crate::reorder_buffer::change::{ChangeKind, Completeness};
 use crate::reorder_buffer::distribution::CatalogCommits;
-use crate::reorder_buffer::replay::{Replay, ReplayBuffers, TransientHeap};
+use crate::reorder_buffer::replay::{Replay, ReplayBuffers, TransientHeaps};
 use crate::spill::SpillError;
 
 /// What was given out of a transaction so far, and with what the next block begins.
@@ -55,7 +55,7 @@ pub(crate) struct StreamState {
     /// What nothing was cached of any more at the last block's end.
     pub(crate) dropped: Dropped,
     /// Heaps that a rewrite fills.
-    pub(crate) transient: Vec<TransientHeap>,
+    pub(crate) heaps: TransientHeaps,
     /// What was done to each relation, by its number.
     pub(crate) shown: BTreeMap<u32, Shown>,
     /// Logical messages shown.

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use pg_types::record::TruncateRecord;
-use pg_types::{InvalidationMessage, Lsn, Oid, RelFileLocator};
+use pg_types::{Lsn, Oid, RelFileLocator};
 
-use super::{Replay, TransientHeap};
+use super::Replay;
 use crate::output::{DecodedChange, Relation, RelationChanges};
 use crate::reorder_buffer::change::RowKind;
 use crate::reorder_buffer::streaming::Shown;
+use crate::reorder_buffer::txn::Txn;
 use crate::sampling::Function;
 
 /// Place of TRUNCATE among the counts of a relation, behind the actions.
@@ -18,8 +19,8 @@ pub(super) const TRUNCATE: usize = 3;
 const LINEAR_RELATIONS_MAX: usize = 12;
 
 impl Replay<'_> {
-    /// A row change: opens its relation and shows it.
-    pub(super) fn rows(&mut self, lsn: Lsn, kind: RowKind, rows: u16, file: RelFileLocator) {
+    /// A row change of a transaction of `tree`: opens its relation and shows it.
+    pub(super) fn rows(&mut self, lsn: Lsn, kind: RowKind, rows: u16, file: RelFileLocator, tree: &[Txn]) {
         let known = self.with.relations.of_file(file);
         // A mapped catalog's old file has no relation any more: its map is not historic.
         let unknown = self.with.relations.get(known).logged.is_none();
@@ -36,7 +37,7 @@ impl Replay<'_> {
         let (oid, namespace) = (relation.oid, relation.namespace);
         let names = (number, oid, namespace);
         let told = self.with.caches.historic.is_some();
-        if !told && relation.logged.is_some() && relation.oid.0 != file.rel && self.is_transient(file) {
+        if !told && relation.logged.is_some() && oid.0 != file.rel && self.is_transient(file, oid, tree) {
             return;
         }
         if self.status.is_some() && self.with.caches.must_load_names(names) && self.aborted_meanwhile(lsn) {
@@ -57,22 +58,6 @@ impl Replay<'_> {
         }
         self.with.caches.release(oid);
         self.with.caches.marker.leave(outer);
-    }
-
-    /// Whether `file` is being filled by a rewrite now.
-    fn is_transient(&mut self, file: RelFileLocator) -> bool {
-        let heap = match self.with.buffers.transient.iter().find(|heap| heap.file == file) {
-            Some(heap) => *heap,
-            None => {
-                let own_oid =
-                    |m: &InvalidationMessage| matches!(m, InvalidationMessage::Relcache { rel, .. } if rel.0 == file.rel);
-                let transient = self.messages.iter().any(own_oid);
-                let heap = TransientHeap { file, command_id: self.command_id, transient };
-                self.with.buffers.transient.push(heap);
-                heap
-            }
-        };
-        heap.transient && heap.command_id == self.command_id
     }
 
     /// A TRUNCATE.
