@@ -20,7 +20,7 @@ use standby_node::config::SizeSettings;
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::transport::{Channel, Endpoint};
 use walstorm_proto::standby::v1::standby_service_client::StandbyServiceClient;
-use walstorm_proto::standby::v1::{CatalogSnapshotRule, GetRecoveryStateRequest, GetRecoveryStateResponse};
+use walstorm_proto::standby::v1::{CatalogSnapshotRule, CpuTime, GetRecoveryStateRequest, GetRecoveryStateResponse};
 
 use crate::notes::{Stdout, note};
 use crate::run::ladder::{Ladder, Side};
@@ -116,7 +116,7 @@ Slots, snapshots and messages are counted.
 
 With --json a line is an object with the keys source, profile, rule, workload, sessions, measured_s, done, failed, per_s, latency_ns (p50,
 p95, p99, max), snapshots, reused, scans, slots_visited, slots_skipped, messages, resets, span_max, live_max, records_replayed,
-cpu_serving_ns, cpu_snapshots_ns.
+cpu_serving_ns, cpu_snapshots_ns, cpu_walks_ns, xids_bytes_max.
 
 Exit code: 0; 3 if steps failed; 1 on errors.";
 
@@ -175,6 +175,10 @@ pub struct Meanwhile {
     pub cpu_serving_ns: Option<u64>,
     /// In it: taking snapshots.
     pub cpu_snapshots_ns: Option<u64>,
+    /// In that: walks over the known-assigned xids.
+    pub cpu_walks_ns: Option<u64>,
+    /// Most bytes of the known-assigned xids that a look found.
+    pub xids_bytes_max: u64,
 }
 
 /// What the source is, for nodes of one's own.
@@ -370,12 +374,13 @@ async fn measure(args: &Args, endpoint: &str, profile: String, rule: Rule) -> an
     let before = recovery_state(&mut client).await?;
     sessions.measure();
     let begun = Instant::now();
-    let (mut span_max, mut live_max) = (0, 0);
+    let (mut span_max, mut live_max, mut xids_bytes_max) = (0, 0, 0);
     while begun.elapsed() < args.duration {
         tokio::time::sleep(LOOK_EVERY.min(args.duration.saturating_sub(begun.elapsed()))).await;
         let state = recovery_state(&mut client).await?;
         span_max = span_max.max(state.array_head.wrapping_sub(state.array_tail));
         live_max = live_max.max(state.array_live);
+        xids_bytes_max = xids_bytes_max.max(state.xids_bytes);
     }
     let measured = begun.elapsed();
     let after = recovery_state(&mut client).await?;
@@ -384,7 +389,8 @@ async fn measure(args: &Args, endpoint: &str, profile: String, rule: Rule) -> an
         note(&mut std::io::stderr(), format_args!("the standby is not to be used: {}", after.not_serving));
     }
     let profile = if profile.is_empty() { after.profile.clone() } else { profile };
-    Ok(Row { profile, rule, tally, measured, standby: Meanwhile { span_max, live_max, ..meanwhile(&before, &after) } })
+    let standby = Meanwhile { span_max, live_max, xids_bytes_max, ..meanwhile(&before, &after) };
+    Ok(Row { profile, rule, tally, measured, standby })
 }
 
 /// How far the standby is.
@@ -398,15 +404,15 @@ async fn recovery_state(client: &mut StandbyServiceClient<Channel>) -> anyhow::R
 /// What the standby did between two looks.
 fn meanwhile(before: &GetRecoveryStateResponse, after: &GetRecoveryStateResponse) -> Meanwhile {
     let ns = |time: Option<prost_types::Duration>| u64::try_from(Duration::try_from(time?).ok()?.as_nanos()).ok();
-    let cpu = |state: &GetRecoveryStateResponse| state.cpu_time.map(|cpu| (ns(cpu.serving), ns(cpu.snapshots)));
-    let (serving, snapshots) = cpu(before).zip(cpu(after)).map_or((None, None), |(before, after)| {
-        let used = |before: Option<u64>, after: Option<u64>| Some(after?.saturating_sub(before?));
-        (used(before.0, after.0), used(before.1, after.1))
-    });
+    let cpu = |state: &GetRecoveryStateResponse| state.cpu_time.unwrap_or_default();
+    let (before_cpu, after_cpu) = (cpu(before), cpu(after));
+    let used =
+        |of: fn(&CpuTime) -> Option<prost_types::Duration>| Some(ns(of(&after_cpu))?.saturating_sub(ns(of(&before_cpu))?));
     Meanwhile {
         records_replayed: after.records_replayed.saturating_sub(before.records_replayed),
-        cpu_serving_ns: serving,
-        cpu_snapshots_ns: snapshots,
+        cpu_serving_ns: used(|cpu| cpu.serving),
+        cpu_snapshots_ns: used(|cpu| cpu.snapshots),
+        cpu_walks_ns: used(|cpu| cpu.walks),
         ..Meanwhile::default()
     }
 }

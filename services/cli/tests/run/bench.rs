@@ -40,7 +40,9 @@ fn a_snapshot_visits_the_span_or_little_more_than_what_is_live() {
         assert!(number(row, "live_max") >= 10 && number(row, "records_replayed") > 0, "{profile}: {row}");
         let latency = &row["latency_ns"];
         assert!(number(latency, "p50") <= number(latency, "p99") && number(latency, "p99") <= number(latency, "max"));
-        assert!(number(row, "cpu_snapshots_ns") <= number(row, "cpu_serving_ns"), "{profile}: {row}");
+        let [serving, snapshots, walks] = ["cpu_serving_ns", "cpu_snapshots_ns", "cpu_walks_ns"].map(|key| number(row, key));
+        assert!(0 < walks && walks < snapshots && snapshots < serving, "{profile}: {row}");
+        assert!(number(row, "xids_bytes_max") > 0, "{profile}: {row}");
     }
     let visited = |profile: &str| number(&rows[profile], "slots_visited") / number(&rows[profile], "done");
     assert!(visited("pg13.6") >= 10 * visited("pg13.6+skip-offset"), "{rows:?}");
@@ -69,6 +71,15 @@ fn a_session_start_takes_two_catalog_snapshots_or_one_a_scan() {
             "{rule}: {row}"
         );
     }
+}
+
+#[test]
+fn each_catalog_snapshot_walks_over_what_runs() {
+    let rows = rows(&["standby-gaps", "--small", "--workload", "catalog-scans", "--profiles", "pg13.6"], "rule");
+    let each = |rule: &str, key: &str| number(&rows[rule], key) as f64 / number(&rows[rule], "done") as f64;
+    let (all, kept) = (each("always-new", "snapshots"), each("today", "snapshots"));
+    assert!(all > 4.0 * kept, "{rows:?}");
+    assert!(each("always-new", "slots_visited") > 2.0 * each("today", "slots_visited"), "{rows:?}");
 }
 
 #[test]

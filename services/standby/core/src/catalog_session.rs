@@ -35,6 +35,7 @@ use pg_types::{
 pub use pg_types::{CatalogSnapshotRule, DropReason};
 
 use crate::error::RecoveryError;
+use crate::known_assigned_xids::skip_offset::SlotCount;
 use crate::snapshot::{RecoveryReader, TakenSnapshot};
 use crate::sync::MutexGuard;
 
@@ -52,6 +53,8 @@ pub struct CatalogScan {
     pub replay_lsn: Lsn,
     /// What accepting messages came to.
     pub accepted: Accepted,
+    /// Slots that its snapshots looked at and jumped over.
+    pub slots: SlotCount,
 }
 
 /// What a session got from the shared queue at once.
@@ -214,9 +217,15 @@ impl CatalogSession {
     pub fn scan_together(&mut self, relation: Oid, scans: u32) -> Result<CatalogScan, RecoveryError> {
         let accepted = self.accept_invalidation_messages();
         let Self { snapshot, syscaches, reader, last, snapshots, .. } = self;
-        let (taken, reason) = snapshot.scan(relation, scans, syscaches, || take(reader, last, snapshots))?;
+        let mut slots = SlotCount::default();
+        let (taken, reason) = snapshot.scan(relation, scans, syscaches, || {
+            let taken = take(reader, last, snapshots)?;
+            slots.visited += taken.slots.visited;
+            slots.skipped += taken.slots.skipped;
+            Ok(taken)
+        })?;
         let replay_lsn = snapshot.get().map_or(Lsn::INVALID, |taken| taken.snapshot.replay_lsn);
-        Ok(CatalogScan { snapshots: taken, reason, replay_lsn, accepted })
+        Ok(CatalogScan { snapshots: taken, reason, replay_lsn, accepted, slots })
     }
 
     /// Looks an entry up; what is missing is read by a scan of its catalog. Gives the position it was read at, and the scan.

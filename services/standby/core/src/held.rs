@@ -86,11 +86,14 @@ impl Conflict {
     }
 }
 
-/// Whether a page's horizon is so old that no snapshot can be (`ResolveRecoveryConflictWithSnapshotFullXid`).
+/// Whether a page's horizon is so old that no snapshot can be (`ResolveRecoveryConflictWithSnapshotFullXid`). No horizon is ahead of the
+/// next xid, so where it seems to be, that one's epoch is not known yet: a list of running transactions has none.
 fn long_ago(prune: &IndexPruneRecord, next_xid: FullXid) -> bool {
     prune.horizon_epoch.is_some_and(|epoch| {
-        let horizon = u64::from(epoch) << 32 | u64::from(prune.conflict_horizon.numeric());
-        next_xid.0.saturating_sub(horizon) >= u64::from(u32::MAX / 2)
+        let low = prune.conflict_horizon.numeric();
+        let behind = next_xid.0.checked_sub(u64::from(epoch) << 32 | u64::from(low));
+        let behind_at_least = || u64::from(next_xid.xid().numeric().wrapping_sub(low));
+        behind.unwrap_or_else(behind_at_least) >= u64::from(u32::MAX / 2)
     })
 }
 
@@ -195,7 +198,7 @@ impl RecoveryReader {
     /// [`RecoveryError::NotReady`]; [`RecoveryError::TooManySessions`] if as many are held as the settings have room for.
     pub fn hold_snapshot(&self, database: Oid) -> Result<HeldSnapshot, RecoveryError> {
         let (id, state) = self.register(database)?;
-        let taken = state.snapshot_when_ready(self.shared.scan);
+        let taken = self.shared.taking.snapshot(&state);
         Ok(HeldSnapshot { reader: self.clone(), id, taken, subtrans: state.subtrans.clone() })
     }
 

@@ -7,6 +7,7 @@
 //! In recovery `xmax` is one past the newest completed transaction, `xmin` the oldest running one (or `xmax`), and all running
 //! ids below `xmax`, top-level and subtransactions alike, go into one list.
 
+use std::fmt;
 use std::sync::{Arc, PoisonError};
 
 use pg_types::{FullXid, Lsn, SharedInvalQueue, Snapshot, Xid};
@@ -59,16 +60,37 @@ pub struct TakenSnapshot {
     pub xact_completion_count: u64,
 }
 
-impl ReplayedState {
-    /// The snapshot of this state.
-    ///
-    /// # Errors
-    /// [`RecoveryError::NotReady`] before all running transactions are known.
-    pub fn snapshot(&self, scan: ScanStrategy) -> Result<TakenSnapshot, RecoveryError> {
-        self.ready()?;
-        Ok(self.snapshot_when_ready(scan))
-    }
+/// Measures snapshots: the core owns no clock, so whoever wants to know what they take looks at his own before and after.
+pub trait SnapshotMeter: fmt::Debug + Send + Sync {
+    /// Runs `take`, which takes one new snapshot, for a transaction or for catalogs (`GetSnapshotData`).
+    fn snapshot(&self, take: &mut dyn FnMut());
 
+    /// Runs `walk`, the part of it that walks over the known-assigned xids (`KnownAssignedXidsGetAndSetXmin`) and says how far.
+    fn walk(&self, walk: &mut dyn FnMut() -> SlotCount) -> SlotCount;
+}
+
+/// How snapshots are taken.
+#[derive(Clone, Debug)]
+pub(crate) struct Taking {
+    /// How they walk.
+    pub(crate) scan: ScanStrategy,
+    /// Who measures them, if anybody does.
+    pub(crate) meter: Option<Arc<dyn SnapshotMeter>>,
+}
+
+impl Taking {
+    /// The snapshot of a state that is [`ready`](ReplayedState::ready).
+    pub(crate) fn snapshot(&self, state: &ReplayedState) -> TakenSnapshot {
+        let meter = self.meter.as_deref();
+        let mut taken = None;
+        if let Some(meter) = meter {
+            meter.snapshot(&mut || taken = Some(state.snapshot_when_ready(self.scan, Some(meter))));
+        }
+        taken.unwrap_or_else(|| state.snapshot_when_ready(self.scan, None))
+    }
+}
+
+impl ReplayedState {
     /// That all running transactions are known.
     pub(crate) fn ready(&self) -> Result<(), RecoveryError> {
         match self.standby_state {
@@ -78,10 +100,14 @@ impl ReplayedState {
     }
 
     /// The snapshot of a state that is [`ready`](Self::ready).
-    pub(crate) fn snapshot_when_ready(&self, scan: ScanStrategy) -> TakenSnapshot {
+    fn snapshot_when_ready(&self, scan: ScanStrategy, meter: Option<&dyn SnapshotMeter>) -> TakenSnapshot {
         let (xmin, xmax) = (self.xmin(), self.xmax());
         let mut xip = Vec::with_capacity(self.known_assigned.live as usize);
-        let slots = self.known_assigned.live_below(xmax, scan, &mut xip);
+        let mut walk = || self.known_assigned.live_below(xmax, scan, &mut xip);
+        let slots = match meter {
+            Some(meter) => meter.walk(&mut walk),
+            None => walk(),
+        };
         let suboverflowed = xmin.precedes_or_equals(self.last_overflowed_xid);
         let snapshot = Snapshot { replay_lsn: self.replay_lsn, xmin, xmax, xip, suboverflowed };
         TakenSnapshot { snapshot, slots, reused: false, xact_completion_count: self.xact_completion_count }
@@ -104,8 +130,8 @@ impl ReplayedState {
 pub(crate) struct Shared {
     /// The state after the last record.
     pub(crate) state: Published<ReplayedState>,
-    /// How snapshots walk.
-    pub(crate) scan: ScanStrategy,
+    /// How snapshots are taken.
+    pub(crate) taking: Taking,
     /// Snapshots may be reused.
     pub(crate) reuse: bool,
     /// Invalidation messages for sessions. No snapshot takes this lock.
@@ -160,7 +186,16 @@ impl RecoveryReader {
     /// # Errors
     /// [`RecoveryError::NotReady`] before there can be one.
     pub fn snapshot(&self) -> Result<TakenSnapshot, RecoveryError> {
-        self.state().snapshot(self.shared.scan)
+        self.snapshot_of(&self.state())
+    }
+
+    /// The snapshot of a state that this reader or another of the same standby picked up.
+    ///
+    /// # Errors
+    /// [`RecoveryError::NotReady`] if not all running transactions were known then.
+    pub fn snapshot_of(&self, state: &ReplayedState) -> Result<TakenSnapshot, RecoveryError> {
+        state.ready()?;
+        Ok(self.shared.taking.snapshot(state))
     }
 
     /// `GetSnapshotDataReuse`: the session's `last` snapshot if the profile reuses and no transaction completed since, else a new
@@ -175,7 +210,7 @@ impl RecoveryReader {
             Some(last) if self.shared.reuse && last.xact_completion_count == state.xact_completion_count => {
                 Ok(TakenSnapshot { slots: SlotCount::default(), reused: true, ..last })
             }
-            _ => state.snapshot(self.shared.scan),
+            _ => self.snapshot_of(&state),
         }
     }
 }

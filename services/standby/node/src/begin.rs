@@ -73,7 +73,7 @@ impl BeginSearch {
         running.subxids.retain(|xid| !ended.contains(&xid.numeric()));
         let checkpoint = CheckpointRecord {
             redo: record.lsn,
-            // The record has no epoch; nothing in replay compares epochs.
+            // The record has no epoch; the next checkpoint has. Who compares epochs until then knows that it may be too low.
             next_xid: FullXid(u64::from(running.next_xid.numeric())),
             oldest_active_xid: running.oldest_running_xid,
             ..CheckpointRecord::default()

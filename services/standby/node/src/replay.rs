@@ -16,7 +16,7 @@ use pg_wal::profile::WalProfile;
 use pg_wal::record::RawRecord as WalBytes;
 use service_kit::{Clock, error_text};
 use standby_core::recovery::{ReceiptClock, Resolution, StandbyDelays};
-use standby_core::{CompressReason, RecoveryReader, RecoveryWriter, ScanStrategy, StandbyProfile};
+use standby_core::{CompressReason, RecoveryReader, RecoveryWriter, StandbyProfile};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use walstorm_proto::primary::v1::StreamStarted;
@@ -29,6 +29,7 @@ use crate::follow::Item;
 use crate::lag::Replayed;
 use crate::progress::Progress;
 use crate::restart_point::{self, RestartPoint};
+use crate::server::SnapshotTotals;
 use crate::spans::Spans;
 
 /// How long replay waits for WAL before it looks at the idle compression again (`KAX_COMPRESS_IDLE_INTERVAL`).
@@ -39,8 +40,6 @@ const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 pub struct Readable {
     /// Reads the state that replay publishes.
     pub reader: RecoveryReader,
-    /// How a snapshot walks the array.
-    pub scan: ScanStrategy,
     /// Version of the primary.
     pub version: PgVersion,
 }
@@ -52,6 +51,8 @@ pub struct Outputs {
     pub progress: watch::Sender<Progress>,
     /// Set when the profile is known, which is when the first stream begins.
     pub readable: watch::Sender<Option<Readable>>,
+    /// What snapshots cost.
+    pub totals: Arc<SnapshotTotals>,
 }
 
 /// What the records are, once the stream has told.
@@ -178,15 +179,16 @@ impl Replay {
         let refused = |reason: String| Halt::Refused { lsn: Lsn(started.start_lsn), reason };
         let version: PgVersion = started.pg_version.to_string().parse().map_err(|e| refused(format!("{e}")))?;
         let profile = self.checked.profile.unwrap_or(StandbyProfile::of_version(version));
-        let mut writer =
-            RecoveryWriter::new(&self.checked.config.settings.into(), profile).map_err(|e| refused(e.to_string()))?;
+        let settings = self.checked.config.settings.into();
+        let mut writer = RecoveryWriter::metered(&settings, profile, Some(Arc::clone(&self.outputs.totals) as _))
+            .map_err(|e| refused(e.to_string()))?;
         if let Some(point) = &self.restart_point {
             writer.start_at_restart_point(&point.to_core()).map_err(|e| refused(e.to_string()))?;
             tracing::info!(redo = %point.redo_lsn, checkpoint = %point.checkpoint_lsn, "restarting at the restart point");
         }
         self.progress.profile = profile.to_string();
         self.progress.array_size = writer.sizes().max_known_assigned_xids;
-        self.outputs.readable.send_replace(Some(Readable { reader: writer.reader(), scan: profile.scan, version }));
+        self.outputs.readable.send_replace(Some(Readable { reader: writer.reader(), version }));
         self.writer = Some(writer);
         let (system_id, timeline) = (started.system_id, started.timeline);
         self.wal = Some(Wal { profile: WalProfile::of(version), system_id, timeline });

@@ -25,12 +25,6 @@ pub fn per_second(row: &Row) -> f64 {
     row.tally.counts.done as f64 / row.measured.as_secs_f64().max(f64::MIN_POSITIVE)
 }
 
-/// The part of the serving threads' CPU time that snapshots took, in per cent.
-fn cpu_share(row: &Row) -> Option<f64> {
-    let (serving, snapshots) = row.standby.cpu_serving_ns.zip(row.standby.cpu_snapshots_ns)?;
-    Some(100.0 * snapshots as f64 / serving.max(1) as f64)
-}
-
 /// A mean of the steps.
 fn mean(n: u64, done: u64) -> String {
     let mean = n as f64 / done.max(1) as f64;
@@ -70,15 +64,24 @@ fn times(row: &Row) -> [Text; 3] {
     [Text::new(count(per_second(row).round() as u64), Tone::Strong), p50, p99]
 }
 
-/// A share of CPU; a dash where it is not known.
-fn share(row: &Row) -> Text {
-    Text::new(cpu_share(row).map_or("–".to_owned(), |share| format!("{share:.2} %")), Tone::Strong)
+/// Columns of shares.
+const SHARES: [(&str, Column); 2] = [("walks", Column::Right), ("taking", Column::Right)];
+
+/// What stands in them: of the serving threads' CPU time, what walks took and what snapshots did, in per cent; a dash where it is not known.
+fn shares(row: &Row) -> [Text; 2] {
+    let share = |part: Option<u64>| {
+        let (serving, part) = row.standby.cpu_serving_ns.zip(part)?;
+        Some(format!("{:.2} %", 100.0 * part as f64 / serving.max(1) as f64))
+    };
+    let text = |part, tone| Text::new(share(part).unwrap_or("–".to_owned()), tone);
+    [text(row.standby.cpu_walks_ns, Tone::Strong), text(row.standby.cpu_snapshots_ns, Tone::Plain)]
 }
 
 /// Profiles beside each other, in the manner of the message of 2021.
 fn snapshots(args: &Args, source: &str, rows: &[Row], paint: Paint) -> String {
     let ladder = Ladder::of(source).filter(|ladder| args.standby.is_none() && ladder.side == Side::Standby);
-    let mut head = vec![("standby as", Column::Left), ("of CPU", Column::Right)];
+    let mut head = vec![("standby as", Column::Left)];
+    head.extend(SHARES);
     if ladder.is_some() {
         head.extend([("published", Column::Right), ("real server", Column::Right)]);
     }
@@ -87,7 +90,8 @@ fn snapshots(args: &Args, source: &str, rows: &[Row], paint: Paint) -> String {
     head.push(("live", Column::Right));
     let cells = |row: &Row| {
         let counts = &row.tally.counts;
-        let mut cells = vec![Text::new(row.profile.clone(), Tone::Strong), share(row)];
+        let mut cells = vec![Text::new(row.profile.clone(), Tone::Strong)];
+        cells.extend(shares(row));
         if let Some(ladder) = ladder {
             let rung = ladder.rung(&row.profile);
             cells.extend([rung.map_or("", |rung| rung.published).into(), rung.map_or("", |rung| rung.real_server).into()]);
@@ -99,8 +103,9 @@ fn snapshots(args: &Args, source: &str, rows: &[Row], paint: Paint) -> String {
         cells.extend([row.standby.span_max, row.standby.live_max].map(|n| count(u64::from(n)).into()));
         cells
     };
-    let legend = "of CPU: the share of taking snapshots in what the threads that serve used; slots visited and jumped: means of a \
-                  snapshot, those that were reused included; span and live: the most";
+    let legend = "walks, taking: the share of KnownAssignedXidsGetAndSetXmin, and of all of GetSnapshotData, in the CPU time of the \
+                  threads that serve; slots visited and jumped: means of a snapshot, those that were reused included; span and live: \
+                  the most";
     with_legend(&table(&head, &rows.iter().map(cells).collect::<Vec<_>>(), paint), legend, paint)
 }
 
@@ -109,23 +114,25 @@ fn catalogs(args: &Args, rows: &[Row], paint: Paint) -> String {
     let mut head = vec![("catalog snapshot", Column::Left), ("standby as", Column::Left)];
     head.extend(TIMES);
     head.extend([("to always-new", Column::Right), ("snapshots", Column::Right), ("scans", Column::Right)]);
-    head.extend([("messages", Column::Right), ("resets", Column::Right), ("of CPU", Column::Right)]);
+    head.extend([("visited", Column::Right), ("messages", Column::Right), ("resets", Column::Right)]);
+    head.extend(SHARES);
     let cells = |row: &Row| {
         let counts = &row.tally.counts;
         let new = rows.iter().find(|other| other.rule == Rule::AlwaysNew && other.profile == row.profile);
         let ratio = new.map(|new| format!("{:.2} ×", per_second(row) / per_second(new).max(f64::MIN_POSITIVE)));
         let mut cells = vec![Text::new(written(&row.rule), Tone::Strong), row.profile.clone().into()];
         cells.extend(times(row));
-        let means = [counts.snapshots, counts.scans, counts.messages].map(|n| mean(n, counts.done));
+        let means = [counts.snapshots, counts.scans, counts.slots_visited, counts.messages].map(|n| mean(n, counts.done));
         cells.push(ratio.unwrap_or_default().into());
         cells.extend(means.map(Text::from));
-        cells.extend([count(counts.resets).into(), share(row)]);
+        cells.push(count(counts.resets).into());
+        cells.extend(shares(row));
         cells
     };
     let step = if args.workload == Workload::ConnectionStorm { "session" } else { "transaction" };
     let legend = format!(
-        "snapshots, scans and messages: means of a {step}; one of the snapshots is the transaction's, which alone \
-         counts in the share of the serving threads' CPU"
+        "snapshots, scans, slots visited and messages: means of a {step}; one of the snapshots is the transaction's. walks, taking: the \
+         share of KnownAssignedXidsGetAndSetXmin, and of all of GetSnapshotData, in the CPU time of the threads that serve"
     );
     with_legend(&table(&head, &rows.iter().map(cells).collect::<Vec<_>>(), paint), &legend, paint)
 }
@@ -147,7 +154,8 @@ pub(super) fn json(args: &Args, source: &str, rows: &[Row]) -> anyhow::Result<St
             "sessions": args.sessions, "measured_s": row.measured.as_secs_f64(), "per_s": per_second(row),
             "latency_ns": row.tally.latencies(), "span_max": row.standby.span_max, "live_max": row.standby.live_max,
             "records_replayed": row.standby.records_replayed, "cpu_serving_ns": row.standby.cpu_serving_ns,
-            "cpu_snapshots_ns": row.standby.cpu_snapshots_ns,
+            "cpu_snapshots_ns": row.standby.cpu_snapshots_ns, "cpu_walks_ns": row.standby.cpu_walks_ns,
+            "xids_bytes_max": row.standby.xids_bytes_max,
         });
         if let (Some(line), serde_json::Value::Object(counts)) = (line.as_object_mut(), serde_json::to_value(row.tally.counts)?)
         {

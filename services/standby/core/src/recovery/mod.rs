@@ -44,7 +44,7 @@ use crate::known_assigned_xids::compress::CompressCall;
 use crate::known_assigned_xids::{KnownAssignedView, KnownAssignedXids};
 use crate::profile::StandbyProfile;
 use crate::settings::{ArraySizes, StandbySettings};
-use crate::snapshot::{RecoveryReader, ReplayedState, Shared};
+use crate::snapshot::{RecoveryReader, ReplayedState, Shared, SnapshotMeter, Taking};
 use crate::subtrans::Subtrans;
 use crate::sync::{Mutex, Published};
 
@@ -144,6 +144,18 @@ impl RecoveryWriter {
     /// # Errors
     /// [`RecoveryError::InvalidSettings`] above PostgreSQL's limits.
     pub fn new(settings: &StandbySettings, profile: StandbyProfile) -> Result<Self, RecoveryError> {
+        Self::metered(settings, profile, None)
+    }
+
+    /// The same; `meter` measures what its readers take.
+    ///
+    /// # Errors
+    /// As [`RecoveryWriter::new`].
+    pub fn metered(
+        settings: &StandbySettings,
+        profile: StandbyProfile,
+        meter: Option<Arc<dyn SnapshotMeter>>,
+    ) -> Result<Self, RecoveryError> {
         let sizes = settings.sizes(&profile)?;
         let state = initial_state();
         let published = Published::new(Arc::new(state.clone()));
@@ -161,7 +173,7 @@ impl RecoveryWriter {
             running: false,
             shared: Arc::new(Shared {
                 state: published,
-                scan: profile.scan,
+                taking: Taking { scan: profile.scan, meter },
                 reuse: profile.reuse_snapshot,
                 queue: Mutex::default(),
                 held: Mutex::default(),

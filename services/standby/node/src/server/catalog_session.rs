@@ -21,7 +21,7 @@ pub(super) async fn run(
     mut requests: Streaming<OpenCatalogSessionRequest>,
     responses: &mpsc::Sender<Result<OpenCatalogSessionResponse, Status>>,
 ) -> Result<(), Status> {
-    let Some(first) = requests.message().await? else { return Ok(()) };
+    let Some(first) = server.first_message(&mut requests).await? else { return Ok(()) };
     let Some(Up::Start(start)) = first.kind else {
         return Err(invalid_field("start", "the first message must be a start").into());
     };
@@ -86,7 +86,8 @@ fn act(
         }
         Some(Up::Scan(_)) => return Err(invalid_field("scan.scans", format!("must be at most {SCANS_MAX}")).into()),
         Some(Up::Snapshot(_)) => {
-            let taken = server.totals.take(|| session.transaction_snapshot()).map_err(|e| server.refusal(&e))?;
+            let taken = session.transaction_snapshot().map_err(|e| server.refusal(&e))?;
+            server.totals.given();
             (answer.snapshots, answer.replay_lsn) = (1, taken.snapshot.replay_lsn.0);
             (answer.slots_visited, answer.slots_skipped) = (taken.slots.visited, taken.slots.skipped);
             answer.reused = taken.reused;

@@ -53,13 +53,15 @@ pub(super) fn snapshot(
 
 /// What a session's scan came to.
 pub(super) fn scanned(scan: CatalogScan) -> OpenCatalogSessionResponse {
-    let CatalogScan { snapshots, reason, replay_lsn, accepted } = scan;
+    let CatalogScan { snapshots, reason, replay_lsn, accepted, slots } = scan;
     OpenCatalogSessionResponse {
         snapshots,
         reason: drop_reason(reason).into(),
         replay_lsn: replay_lsn.0,
         messages: accepted.messages,
         reset: accepted.reset,
+        slots_visited: slots.visited,
+        slots_skipped: slots.skipped,
         ..OpenCatalogSessionResponse::default()
     }
 }
@@ -170,9 +172,9 @@ pub(super) fn recovery_state(progress: &Progress, upstream: &Upstream, work: &Wo
     }
 }
 
-/// CPU time of the threads that serve, and in it of snapshots.
-pub(super) fn cpu_time(serving: Duration, snapshots: Duration) -> pb::CpuTime {
-    pb::CpuTime { serving: duration(serving), snapshots: duration(snapshots) }
+/// CPU time of the threads that serve, and in it of snapshots and of their walks.
+pub(super) fn cpu_time(serving: Duration, [snapshots, walks]: [Duration; 2]) -> pb::CpuTime {
+    pb::CpuTime { serving: duration(serving), snapshots: duration(snapshots), walks: duration(walks) }
 }
 
 /// How `pg_subtrans` is buffered.

@@ -26,7 +26,7 @@ pub(super) async fn run(
     responses: &Responses,
     deadline: Instant,
 ) -> Result<(), Status> {
-    let Some(first) = requests.message().await? else { return Ok(()) };
+    let Some(first) = server.first_message(&mut requests).await? else { return Ok(()) };
     let Some(Up::Start(start)) = first.kind else {
         return Err(invalid_field("start", "the first message must be a start").into());
     };
@@ -72,7 +72,7 @@ async fn take(
     server.state_at(min_lsn, deadline).await?;
     let reader = server.readable()?.reader;
     let held = reader.hold_snapshot(Oid(start.database)).map_err(|e| server.refusal(&e))?;
-    server.totals.add(held.taken());
+    server.totals.given();
     // The state that the snapshot is of, or a later one: only the sizes of the array are taken from it.
     let mut snapshot = convert::snapshot(&reader.state(), held.taken(), Lsn::INVALID, &wanted);
     server.add_age(&mut snapshot);

@@ -8,8 +8,8 @@ use pg_types::{Lsn, Work};
 use service_kit::Drain;
 use service_kit::cpu::{namesakes_cpu_time, thread_clock_cost_ns, thread_cpu_ns};
 use service_kit::status::{Failure, Reason, failure, invalid_field};
-use standby_core::{RecoveryError, ReplayedState, TakenSnapshot};
-use tokio::sync::{mpsc, watch};
+use standby_core::{RecoveryError, ReplayedState, SlotCount, SnapshotMeter};
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc, watch};
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -35,10 +35,10 @@ const CHANNEL_MESSAGES: usize = 4;
 /// What a reader is told to wait before it asks a standby again that is not ready.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// What all snapshots cost together.
+/// What all snapshots cost together, those for catalogs too.
 #[derive(Debug)]
 pub struct SnapshotTotals {
-    /// Snapshots taken.
+    /// Snapshots given to readers: by `TakeSnapshot`, held, and for transactions of sessions.
     taken: AtomicU64,
     /// Slots looked at.
     slots_visited: AtomicU64,
@@ -46,6 +46,8 @@ pub struct SnapshotTotals {
     slots_skipped: AtomicU64,
     /// CPU time that taking them took, in nanoseconds.
     cpu_ns: AtomicU64,
+    /// In it: walks over the known-assigned xids.
+    walk_cpu_ns: AtomicU64,
     /// What of it is looking at the clock, each time.
     clock_ns: u64,
 }
@@ -54,37 +56,25 @@ impl Default for SnapshotTotals {
     fn default() -> Self {
         let zero = AtomicU64::default;
         let clock_ns = thread_clock_cost_ns();
-        Self { taken: zero(), slots_visited: zero(), slots_skipped: zero(), cpu_ns: zero(), clock_ns }
+        Self { taken: zero(), slots_visited: zero(), slots_skipped: zero(), cpu_ns: zero(), walk_cpu_ns: zero(), clock_ns }
     }
 }
 
 impl SnapshotTotals {
-    /// Takes one snapshot, and counts and measures it.
-    fn take<E>(&self, take: impl FnOnce() -> Result<TakenSnapshot, E>) -> Result<TakenSnapshot, E> {
-        let begun = thread_cpu_ns();
-        let taken = take()?;
-        let used = thread_cpu_ns().saturating_sub(begun).saturating_sub(self.clock_ns);
-        self.cpu_ns.fetch_add(used, Ordering::Relaxed);
-        self.add(&taken);
-        Ok(taken)
-    }
-
-    /// Adds one snapshot.
-    fn add(&self, taken: &TakenSnapshot) {
+    /// One was given to a reader.
+    fn given(&self) {
         self.taken.fetch_add(1, Ordering::Relaxed);
-        self.slots_visited.fetch_add(taken.slots.visited, Ordering::Relaxed);
-        self.slots_skipped.fetch_add(taken.slots.skipped, Ordering::Relaxed);
     }
 
-    /// Snapshots taken since the start.
+    /// Snapshots given to readers since the start.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// CPU time that taking them took.
-    fn cpu_time(&self) -> Duration {
-        Duration::from_nanos(self.cpu_ns.load(Ordering::Relaxed))
+    /// CPU time that taking them took, and of that walking.
+    fn cpu_time(&self) -> [Duration; 2] {
+        [&self.cpu_ns, &self.walk_cpu_ns].map(|ns| Duration::from_nanos(ns.load(Ordering::Relaxed)))
     }
 
     /// Their cost since the start.
@@ -95,6 +85,26 @@ impl SnapshotTotals {
             xid_slots_skipped: self.slots_skipped.load(Ordering::Relaxed),
             ..Work::default()
         }
+    }
+}
+
+impl SnapshotMeter for SnapshotTotals {
+    fn snapshot(&self, take: &mut dyn FnMut()) {
+        let begun = thread_cpu_ns();
+        take();
+        // The walk looks at the clock twice.
+        let used = thread_cpu_ns().saturating_sub(begun).saturating_sub(3 * self.clock_ns);
+        self.cpu_ns.fetch_add(used, Ordering::Relaxed);
+    }
+
+    fn walk(&self, walk: &mut dyn FnMut() -> SlotCount) -> SlotCount {
+        let begun = thread_cpu_ns();
+        let slots = walk();
+        let used = thread_cpu_ns().saturating_sub(begun).saturating_sub(self.clock_ns);
+        self.walk_cpu_ns.fetch_add(used, Ordering::Relaxed);
+        self.slots_visited.fetch_add(slots.visited, Ordering::Relaxed);
+        self.slots_skipped.fetch_add(slots.skipped, Ordering::Relaxed);
+        slots
     }
 }
 
@@ -115,8 +125,10 @@ pub struct StandbyServer {
     pub spans: Spans,
     /// Ends waiting calls.
     pub drain: Drain,
-    /// Longest wait for a position.
+    /// Longest wait for a position, and for the start of a stream.
     pub wait_max: Duration,
+    /// Streams that may be open without having started.
+    pub starting: Arc<Semaphore>,
 }
 
 #[tonic::async_trait]
@@ -127,9 +139,8 @@ impl StandbyService for StandbyServer {
         let deadline = Instant::now() + deadline::of(request.metadata()).unwrap_or(self.wait_max).min(self.wait_max);
         let min_lsn = Lsn(request.get_ref().min_lsn);
         let state = self.state_at(min_lsn, deadline).await?;
-        let readable = self.readable.borrow().clone();
-        let scan = readable.map(|r| r.scan).ok_or_else(|| self.not_ready())?;
-        let taken = self.totals.take(|| state.snapshot(scan)).map_err(|_| self.not_ready())?;
+        let taken = self.readable()?.reader.snapshot_of(&state).map_err(|_| self.not_ready())?;
+        self.totals.given();
         let mut response = convert::snapshot(&state, &taken, min_lsn, request.get_ref());
         self.add_age(&mut response);
         self.spans.take_snapshot(request.metadata(), started, &response);
@@ -192,6 +203,29 @@ impl StandbyService for StandbyServer {
 }
 
 impl StandbyServer {
+    /// The first message of a stream; none if its client has ended it. One that has not started is nobody's session yet, so there are
+    /// bounds for how many of them there are, and for how long.
+    async fn first_message<T>(&self, requests: &mut Streaming<T>) -> Result<Option<T>, Status> {
+        let _starting = self.may_start()?;
+        tokio::select! {
+            first = requests.message() => first,
+            () = self.drain.draining() => Err(Self::stops().into()),
+            () = tokio::time::sleep(self.wait_max) => {
+                let text = format!("no start came within {:?}: send it with the call", self.wait_max);
+                Err(failure(Reason::FeedbackTimeout, text).into())
+            }
+        }
+    }
+
+    /// The right to wait for a start.
+    fn may_start(&self) -> Result<SemaphorePermit<'_>, Failure> {
+        self.starting.try_acquire().map_err(|_| {
+            failure(Reason::StreamLimit, "too many streams are open without a start: send it with the call")
+                .quota("streams without a start", "as many as there may be connections")
+                .retry_after(RETRY_AFTER)
+        })
+    }
+
     /// The state once everything before `min_lsn` is replayed.
     async fn state_at(&self, min_lsn: Lsn, deadline: Instant) -> Result<Arc<ReplayedState>, Failure> {
         let mut progress = self.progress.clone();

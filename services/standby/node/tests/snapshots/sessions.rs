@@ -7,11 +7,13 @@ use pg_types::{InvalidationMessage, Lsn, Oid, RecordBody};
 use service_kit::status::{Reason, reason_of};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
+use tonic::transport::Channel;
+use tonic::{Code, Status, Streaming};
 use walstorm_proto::standby::v1::cache_lookup::Key;
 use walstorm_proto::standby::v1::hold_snapshot_request::Kind as Hold;
 use walstorm_proto::standby::v1::hold_snapshot_response::Kind as Held;
 use walstorm_proto::standby::v1::open_catalog_session_request::Kind as Act;
+use walstorm_proto::standby::v1::standby_service_client::StandbyServiceClient;
 use walstorm_proto::standby::v1::{
     CacheLookup, CatalogScan, CatalogSnapshotDropReason, CatalogSnapshotRule, CheckVisibility, GetRecoveryStateRequest,
     HoldSnapshotRequest, OpenCatalogSessionRequest, OpenCatalogSessionResponse, SessionConnect, SessionSnapshot, SessionStart,
@@ -25,6 +27,9 @@ use crate::{lsn, number, real_stops};
 
 /// Questions of 10,000 xids of a reader that reads no answers: 4 MB.
 pub(crate) const MUTE_QUESTIONS: usize = 400;
+
+/// A session's two directions.
+type Session = (mpsc::Sender<OpenCatalogSessionRequest>, Streaming<OpenCatalogSessionResponse>);
 
 /// Readers that hold snapshots, and as many sessions.
 const EACH: usize = 500;
@@ -48,12 +53,10 @@ async fn a_thousand_sessions_on_one_connection_are_served_while_replay_goes_on()
         let (reader, xmin) = Reader::start(&mut client, 1).await.unwrap();
         assert_eq!(xmin, number(first, "xmin"));
         readers.push(reader);
-        let (requests, receiver) = mpsc::channel(64);
-        requests.send(OpenCatalogSessionRequest { kind: Some(Act::Start(SessionStart::default())) }).await.unwrap();
-        let mut responses = client.open_catalog_session(ReceiverStream::new(receiver)).await.unwrap().into_inner();
-        responses.message().await.unwrap().unwrap();
-        sessions.push((requests, responses));
+        sessions.push(open_session(&mut client).await.unwrap());
     }
+    let Err(status) = open_session(&mut client).await else { panic!("a session too many") };
+    assert_eq!((reason_of(&status), status.code()), (Some(Reason::StreamLimit), Code::ResourceExhausted), "{status}");
     let Err(status) = Reader::start(&mut client, 1).await else { panic!("a reader too many") };
     assert_eq!(reason_of(&status), Some(Reason::StreamLimit), "{status}");
 
@@ -90,6 +93,51 @@ async fn a_thousand_sessions_on_one_connection_are_served_while_replay_goes_on()
         tokio::task::yield_now().await;
     }
     node.shutdown().await.unwrap();
+}
+
+/// Opens a session.
+async fn open_session(client: &mut StandbyServiceClient<Channel>) -> Result<Session, Status> {
+    let (requests, receiver) = mpsc::channel(64);
+    requests.send(OpenCatalogSessionRequest { kind: Some(Act::Start(SessionStart::default())) }).await.unwrap();
+    let mut responses = client.open_catalog_session(ReceiverStream::new(receiver)).await?.into_inner();
+    responses.message().await?;
+    Ok((requests, responses))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_that_never_start_are_bounded_in_number_and_time() {
+    let wal = Wal::standby("pg16");
+    let first_ready = lsn(&real_stops("pg16", "snapshots.jsonl.zst")[0]);
+    let primary = ScriptedPrimary::start(wal, first_ready).await;
+    let mut config = config(&primary);
+    config.settings.max_connections = 2;
+    config.snapshot_wait_max = Duration::from_millis(500);
+    let node = start(config).await;
+    let mut client = client(&node).await;
+    snapshot(&mut client, first_ready).await;
+    // One of each kind.
+    let (silent_reader, receiver) = mpsc::channel(1);
+    let mut held = client.hold_snapshot(ReceiverStream::new(receiver)).await.unwrap().into_inner();
+    let (silent_session, receiver) = mpsc::channel(1);
+    let mut session = client.open_catalog_session(ReceiverStream::new(receiver)).await.unwrap().into_inner();
+    // They wait by and by; then nobody else may.
+    while let Ok(started) = open_session(&mut client).await {
+        drop(started);
+        tokio::task::yield_now().await;
+    }
+    let Err(status) = Reader::start(&mut client, 1).await else { panic!("a stream too many") };
+    assert_eq!((reason_of(&status), status.code()), (Some(Reason::StreamLimit), Code::ResourceExhausted), "{status}");
+    let ends = [held.message().await.unwrap_err(), session.message().await.unwrap_err()];
+    assert_eq!(ends.map(|status| reason_of(&status)), [Some(Reason::FeedbackTimeout); 2]);
+    assert!(open_session(&mut client).await.is_ok() && Reader::start(&mut client, 1).await.is_ok());
+    drop((silent_reader, silent_session));
+    // One that is silent when the node stops is told so.
+    let (_silent, receiver) = mpsc::channel::<HoldSnapshotRequest>(1);
+    let mut held = client.hold_snapshot(ReceiverStream::new(receiver)).await.unwrap().into_inner();
+    let stopping = tokio::spawn(node.shutdown());
+    let reason = reason_of(&held.message().await.unwrap_err());
+    assert!(matches!(reason, Some(Reason::Draining | Reason::FeedbackTimeout)), "{reason:?}");
+    stopping.await.unwrap().unwrap();
 }
 
 /// Sends what a session does and gives the answer.
