@@ -123,17 +123,14 @@ fn a_horizon_of_an_epoch_that_is_not_known_yet_is_judged_by_how_far_behind_it_mu
     let mut w = standby("pg16");
     // Begun at a list of running transactions: no record has told the epoch.
     let FullXid(next) = w.state().next_xid;
-    let checkpoint = CheckpointRecord { next_xid: FullXid(next & u64::from(u32::MAX)), shutdown: true, ..CheckpointRecord::default() };
+    let checkpoint =
+        CheckpointRecord { next_xid: FullXid(next & u64::from(u32::MAX)), shutdown: true, ..CheckpointRecord::default() };
     w.start_at_checkpoint(&checkpoint, Lsn(0x1000)).unwrap();
     let reader = w.reader();
     let target = RelFileLocator { db: DB, ..RelFileLocator::default() };
-    for (epoch, horizon, conflicts) in [
-        (2, 99, false),
-        (2, 100, true),
-        (1, (1 << 31) + 50, false),
-        (1, (1 << 31) + 150, false),
-        (7, (1 << 31) - 50, false),
-    ] {
+    for (epoch, horizon, conflicts) in
+        [(2, 99, false), (2, 100, true), (1, (1 << 31) + 50, false), (1, (1 << 31) + 150, false), (7, (1 << 31) - 50, false)]
+    {
         let held = hold(&reader, DB);
         let prune = IndexPruneRecord { target, conflict_horizon: Xid(horizon), horizon_epoch: Some(epoch), is_catalog: false };
         apply(&mut w, 0, RecordBody::IndexPrune(prune));
