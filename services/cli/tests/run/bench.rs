@@ -41,7 +41,7 @@ fn a_snapshot_visits_the_span_or_little_more_than_what_is_live() {
         let latency = &row["latency_ns"];
         assert!(number(latency, "p50") <= number(latency, "p99") && number(latency, "p99") <= number(latency, "max"));
         let [serving, snapshots, walks] = ["cpu_serving_ns", "cpu_snapshots_ns", "cpu_walks_ns"].map(|key| number(row, key));
-        assert!(0 < walks && walks < snapshots && snapshots < serving, "{profile}: {row}");
+        assert!(walks <= snapshots && snapshots <= serving, "{profile}: {row}");
         assert!(number(row, "xids_bytes_max") > 0, "{profile}: {row}");
     }
     let visited = |profile: &str| number(&rows[profile], "slots_visited") / number(&rows[profile], "done");

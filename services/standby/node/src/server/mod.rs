@@ -212,17 +212,18 @@ impl StandbyServer {
             () = self.drain.draining() => Err(Self::stops().into()),
             () = tokio::time::sleep(self.wait_max) => {
                 let text = format!("no start came within {:?}: send it with the call", self.wait_max);
-                Err(failure(Reason::FeedbackTimeout, text).into())
+                Err(failure(Reason::FeedbackTimeout, text).metadata("timeoutMs", self.wait_max.as_millis()).into())
             }
         }
     }
 
     /// The right to wait for a start.
-    fn may_start(&self) -> Result<SemaphorePermit<'_>, Failure> {
+    fn may_start(&self) -> Result<SemaphorePermit<'_>, Status> {
         self.starting.try_acquire().map_err(|_| {
             failure(Reason::StreamLimit, "too many streams are open without a start: send it with the call")
                 .quota("streams without a start", "as many as there may be connections")
                 .retry_after(RETRY_AFTER)
+                .into()
         })
     }
 

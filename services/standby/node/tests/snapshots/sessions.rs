@@ -111,7 +111,7 @@ async fn streams_that_never_start_are_bounded_in_number_and_time() {
     let primary = ScriptedPrimary::start(wal, first_ready).await;
     let mut config = config(&primary);
     config.settings.max_connections = 2;
-    config.snapshot_wait_max = Duration::from_millis(500);
+    config.snapshot_wait_max = Duration::from_secs(2);
     let node = start(config).await;
     let mut client = client(&node).await;
     snapshot(&mut client, first_ready).await;
@@ -135,8 +135,7 @@ async fn streams_that_never_start_are_bounded_in_number_and_time() {
     let (_silent, receiver) = mpsc::channel::<HoldSnapshotRequest>(1);
     let mut held = client.hold_snapshot(ReceiverStream::new(receiver)).await.unwrap().into_inner();
     let stopping = tokio::spawn(node.shutdown());
-    let reason = reason_of(&held.message().await.unwrap_err());
-    assert!(matches!(reason, Some(Reason::Draining | Reason::FeedbackTimeout)), "{reason:?}");
+    assert_eq!(reason_of(&held.message().await.unwrap_err()), Some(Reason::Draining));
     stopping.await.unwrap().unwrap();
 }
 
