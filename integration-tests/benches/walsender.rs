@@ -13,7 +13,7 @@
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output};
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use decoder_core::{DecodedTransaction, OutputSink, Profile, WorkMem};
@@ -178,7 +178,7 @@ impl Server {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
         let cpu = Duration::from_nanos(stat.split(' ').next().unwrap().parse().unwrap());
         receiver.kill().unwrap();
-        let _: Output = receiver.wait_with_output().unwrap();
+        receiver.wait().unwrap();
         while self.sql("SELECT count(*) FROM pg_stat_replication") != "0" {
             std::thread::sleep(LOOK);
         }

@@ -8,7 +8,6 @@ use decoder_node::ScenarioDecoder;
 use pg_types::{Lsn, PgVersion, RecordBody, Xid};
 use pg_wal::writer::{LogEnd, RecordPlacer, WalWriter, WriterConfig};
 use primary_core::rng::seeded;
-use primary_core::scenario::Plan;
 use primary_core::{Engine, Overrides, Placed, Scenario, SinkError, Step, VirtualClock, WalSink};
 use tempfile::TempDir;
 
@@ -97,18 +96,16 @@ fn play_to_end(engine: &mut Engine, seed: u64, sink: &mut dyn WalSink) -> anyhow
     Ok(())
 }
 
-/// Plays a scenario as a primary with segments of this size does in virtual time, but writes nothing. The engine comes back, which knows
-/// then what was made on the way.
+/// Plays a scenario as a primary with segments of this size does in virtual time, but writes nothing: the engine knows then what is made
+/// on the way.
 ///
 /// # Errors
 /// It cannot be played.
-pub fn rehearse(plan: Plan, seed: u64, version: PgVersion, segment_bytes: u32) -> anyhow::Result<Engine> {
+pub fn rehearse(engine: &mut Engine, seed: u64, version: PgVersion, segment_bytes: u32) -> anyhow::Result<()> {
     let start = WriterConfig { version, ..WriterConfig::new(1) }.with_segment_size(segment_bytes).start;
     let at = LogEnd { end: start, prev: Lsn::INVALID };
     let mut places = Places { version, placer: RecordPlacer::new(version, segment_bytes, at) };
-    let mut engine = Engine::new(plan, version)?;
-    play_to_end(&mut engine, seed, &mut places)?;
-    Ok(engine)
+    play_to_end(engine, seed, &mut places)
 }
 
 /// Gives records their places in the log, and forgets them.

@@ -200,13 +200,13 @@ pub(crate) fn sizes_of(plan: &Plan) -> SizeSettings {
 /// log is known before it is written, every file that a relation ever has is named; otherwise those at the beginning.
 fn write_catalog(folder: &Path, plan: &Plan, source: &SourceConfig) -> anyhow::Result<PathBuf> {
     make_dir(folder)?;
-    let engine = Engine::new(plan.clone(), SCENARIO_VERSION)?;
+    let mut engine = Engine::new(plan.clone(), SCENARIO_VERSION)?;
     let class = ("pg_class", engine.catalog().pg_class_csv());
     for (name, csv) in engine.catalog().published_csv().into_iter().chain([class]) {
         write_csv(&folder.join(format!("{name}_start.csv")), &csv)?;
     }
     if let (ClockMode::Virtual, Some(seed)) = (source.clock, source.seed) {
-        let engine = rehearse(plan.clone(), seed, SCENARIO_VERSION, source.segment_bytes)?;
+        rehearse(&mut engine, seed, SCENARIO_VERSION, source.segment_bytes)?;
         write_csv(&folder.join("pg_class.csv"), &engine.catalog().pg_class_history_csv())?;
     }
     Ok(folder.to_owned())

@@ -198,7 +198,7 @@ impl RecoveryReader {
     /// [`RecoveryError::NotReady`]; [`RecoveryError::TooManySessions`] if as many are held as the settings have room for.
     pub fn hold_snapshot(&self, database: Oid) -> Result<HeldSnapshot, RecoveryError> {
         let (id, state) = self.register(database)?;
-        let taken = self.shared.taking.snapshot(&state);
+        let taken = state.snapshot_when_ready(&self.shared.taking);
         Ok(HeldSnapshot { reader: self.clone(), id, taken, subtrans: state.subtrans.clone() })
     }
 

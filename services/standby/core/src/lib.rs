@@ -39,4 +39,4 @@ pub use known_assigned_xids::skip_offset::{ScanStrategy, SlotCount};
 pub use profile::StandbyProfile;
 pub use recovery::{PreparedXact, RecoveryWriter, RestartPoint, StandbyState};
 pub use settings::StandbySettings;
-pub use snapshot::{RecoveryReader, ReplayedState, SnapshotMeter, TakenSnapshot};
+pub use snapshot::{RecoveryReader, ReplayedState, SnapshotCost, SnapshotMeter, TakenSnapshot};

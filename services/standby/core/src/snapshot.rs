@@ -60,13 +60,24 @@ pub struct TakenSnapshot {
     pub xact_completion_count: u64,
 }
 
-/// Measures snapshots: the core owns no clock, so whoever wants to know what they take looks at his own before and after.
+/// Measures snapshots. The core owns no clock: whoever wants to know what they take brings his own.
 pub trait SnapshotMeter: fmt::Debug + Send + Sync {
-    /// Runs `take`, which takes one new snapshot, for a transaction or for catalogs (`GetSnapshotData`).
-    fn snapshot(&self, take: &mut dyn FnMut());
+    /// What his clock says, in nanoseconds of CPU time of this thread.
+    fn now_ns(&self) -> u64;
 
-    /// Runs `walk`, the part of it that walks over the known-assigned xids (`KnownAssignedXidsGetAndSetXmin`) and says how far.
-    fn walk(&self, walk: &mut dyn FnMut() -> SlotCount) -> SlotCount;
+    /// A new snapshot was taken, for a transaction or for catalogs.
+    fn took(&self, cost: SnapshotCost);
+}
+
+/// What taking one snapshot cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotCost {
+    /// Nanoseconds of all of it (`GetSnapshotData`). The clock was looked at twice in between.
+    pub ns: u64,
+    /// In it: those of the walk over the known-assigned xids (`KnownAssignedXidsGetAndSetXmin`).
+    pub walk_ns: u64,
+    /// Slots that the walk looked at and jumped over.
+    pub slots: SlotCount,
 }
 
 /// How snapshots are taken.
@@ -76,18 +87,6 @@ pub(crate) struct Taking {
     pub(crate) scan: ScanStrategy,
     /// Who measures them, if anybody does.
     pub(crate) meter: Option<Arc<dyn SnapshotMeter>>,
-}
-
-impl Taking {
-    /// The snapshot of a state that is [`ready`](ReplayedState::ready).
-    pub(crate) fn snapshot(&self, state: &ReplayedState) -> TakenSnapshot {
-        let meter = self.meter.as_deref();
-        let mut taken = None;
-        if let Some(meter) = meter {
-            meter.snapshot(&mut || taken = Some(state.snapshot_when_ready(self.scan, Some(meter))));
-        }
-        taken.unwrap_or_else(|| state.snapshot_when_ready(self.scan, None))
-    }
 }
 
 impl ReplayedState {
@@ -100,17 +99,22 @@ impl ReplayedState {
     }
 
     /// The snapshot of a state that is [`ready`](Self::ready).
-    fn snapshot_when_ready(&self, scan: ScanStrategy, meter: Option<&dyn SnapshotMeter>) -> TakenSnapshot {
+    pub(crate) fn snapshot_when_ready(&self, taking: &Taking) -> TakenSnapshot {
+        let now = || taking.meter.as_ref().map_or(0, |meter| meter.now_ns());
+        let begun = now();
         let (xmin, xmax) = (self.xmin(), self.xmax());
         let mut xip = Vec::with_capacity(self.known_assigned.live as usize);
-        let mut walk = || self.known_assigned.live_below(xmax, scan, &mut xip);
-        let slots = match meter {
-            Some(meter) => meter.walk(&mut walk),
-            None => walk(),
-        };
+        let walks = now();
+        let slots = self.known_assigned.live_below(xmax, taking.scan, &mut xip);
+        let walked = now();
         let suboverflowed = xmin.precedes_or_equals(self.last_overflowed_xid);
         let snapshot = Snapshot { replay_lsn: self.replay_lsn, xmin, xmax, xip, suboverflowed };
-        TakenSnapshot { snapshot, slots, reused: false, xact_completion_count: self.xact_completion_count }
+        let taken = TakenSnapshot { snapshot, slots, reused: false, xact_completion_count: self.xact_completion_count };
+        if let Some(meter) = &taking.meter {
+            let (ns, walk_ns) = (meter.now_ns().saturating_sub(begun), walked.saturating_sub(walks));
+            meter.took(SnapshotCost { ns, walk_ns, slots });
+        }
+        taken
     }
 
     /// `xmin` of this state's snapshot, known without a walk: the tail runs.
@@ -195,7 +199,7 @@ impl RecoveryReader {
     /// [`RecoveryError::NotReady`] if not all running transactions were known then.
     pub fn snapshot_of(&self, state: &ReplayedState) -> Result<TakenSnapshot, RecoveryError> {
         state.ready()?;
-        Ok(self.shared.taking.snapshot(state))
+        Ok(state.snapshot_when_ready(&self.shared.taking))
     }
 
     /// `GetSnapshotDataReuse`: the session's `last` snapshot if the profile reuses and no transaction completed since, else a new

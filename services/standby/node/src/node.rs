@@ -11,7 +11,7 @@ use pg_types::Work;
 use service_kit::server::{Bound, Drained, ServerError, base_routes, bind, serve};
 use service_kit::telemetry::{self, Export, Guard, Role};
 use service_kit::{Clock, Drain, Health, SystemClock};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use walstorm_proto::service_names::STANDBY;
 use walstorm_proto::standby::v1::standby_service_server::StandbyServiceServer;
@@ -109,7 +109,6 @@ impl StandbyNode {
             spans,
             drain: drain.clone(),
             wait_max: checked.config.snapshot_wait_max,
-            starting: Arc::new(Semaphore::new(checked.config.settings.max_connections as usize)),
         };
         let addr = bound.addr();
         let serving = start_server(bound, &checked, server, readiness, drain.clone()).await?;

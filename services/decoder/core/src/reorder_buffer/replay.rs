@@ -164,8 +164,8 @@ impl<'a> Replay<'a> {
         self.with.caches.accept_invalidation_messages();
         self.go_back(&tree[0]);
         self.go_on(&tree[0]);
-        let state = std::mem::take(&mut tree[0].streaming);
-        self.with.buffers.heaps.clone_from(&state.heaps);
+        let mut state = std::mem::take(&mut tree[0].streaming);
+        self.with.buffers.heaps = std::mem::take(&mut state.heaps);
         (self.block, self.status) = (true, memory.status.take());
         let work = Work {
             stream_txns: u64::from(!state.streamed),

@@ -8,7 +8,8 @@ use pg_types::{Oid, catalog};
 use super::{Catalog, PG_TOAST, RelKind, Relation, ReplicaIdentity};
 
 /// The columns, of `SELECT relname, oid, relfilenode, …`.
-const HEADER: &str = "relname,oid,relfilenode,reltablespace,nsp,relkind,relpersistence,relisshared,relreplident,reltoastrelid,filenode_effective\n";
+const HEADER: &str = "relname,oid,relfilenode,reltablespace,nsp,relkind,relpersistence,relisshared,relreplident,reltoastrelid,\
+                      filenode_effective\n";
 
 /// What a row says of a relation.
 #[derive(Clone, Debug)]

@@ -8,8 +8,8 @@ use pg_types::{Lsn, Work};
 use service_kit::Drain;
 use service_kit::cpu::{namesakes_cpu_time, thread_clock_cost_ns, thread_cpu_ns};
 use service_kit::status::{Failure, Reason, failure, invalid_field};
-use standby_core::{RecoveryError, ReplayedState, SlotCount, SnapshotMeter};
-use tokio::sync::{Semaphore, SemaphorePermit, mpsc, watch};
+use standby_core::{RecoveryError, ReplayedState, SnapshotCost, SnapshotMeter};
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -89,22 +89,17 @@ impl SnapshotTotals {
 }
 
 impl SnapshotMeter for SnapshotTotals {
-    fn snapshot(&self, take: &mut dyn FnMut()) {
-        let begun = thread_cpu_ns();
-        take();
-        // The walk looks at the clock twice.
-        let used = thread_cpu_ns().saturating_sub(begun).saturating_sub(3 * self.clock_ns);
-        self.cpu_ns.fetch_add(used, Ordering::Relaxed);
+    fn now_ns(&self) -> u64 {
+        thread_cpu_ns()
     }
 
-    fn walk(&self, walk: &mut dyn FnMut() -> SlotCount) -> SlotCount {
-        let begun = thread_cpu_ns();
-        let slots = walk();
-        let used = thread_cpu_ns().saturating_sub(begun).saturating_sub(self.clock_ns);
-        self.walk_cpu_ns.fetch_add(used, Ordering::Relaxed);
+    fn took(&self, cost: SnapshotCost) {
+        let SnapshotCost { ns, walk_ns, slots } = cost;
+        // Looking at the clock is no part of it: once in the walk's time, and twice more in that of all.
+        self.cpu_ns.fetch_add(ns.saturating_sub(3 * self.clock_ns), Ordering::Relaxed);
+        self.walk_cpu_ns.fetch_add(walk_ns.saturating_sub(self.clock_ns), Ordering::Relaxed);
         self.slots_visited.fetch_add(slots.visited, Ordering::Relaxed);
         self.slots_skipped.fetch_add(slots.skipped, Ordering::Relaxed);
-        slots
     }
 }
 
@@ -127,8 +122,6 @@ pub struct StandbyServer {
     pub drain: Drain,
     /// Longest wait for a position, and for the start of a stream.
     pub wait_max: Duration,
-    /// Streams that may be open without having started.
-    pub starting: Arc<Semaphore>,
 }
 
 #[tonic::async_trait]
@@ -203,10 +196,9 @@ impl StandbyService for StandbyServer {
 }
 
 impl StandbyServer {
-    /// The first message of a stream; none if its client has ended it. One that has not started is nobody's session yet, so there are
-    /// bounds for how many of them there are, and for how long.
+    /// The first message of a stream; none if its client has ended it. One that does not start holds nothing but its place on its
+    /// connection, and that not for ever.
     async fn first_message<T>(&self, requests: &mut Streaming<T>) -> Result<Option<T>, Status> {
-        let _starting = self.may_start()?;
         tokio::select! {
             first = requests.message() => first,
             () = self.drain.draining() => Err(Self::stops().into()),
@@ -215,16 +207,6 @@ impl StandbyServer {
                 Err(failure(Reason::FeedbackTimeout, text).metadata("timeoutMs", self.wait_max.as_millis()).into())
             }
         }
-    }
-
-    /// The right to wait for a start.
-    fn may_start(&self) -> Result<SemaphorePermit<'_>, Status> {
-        self.starting.try_acquire().map_err(|_| {
-            failure(Reason::StreamLimit, "too many streams are open without a start: send it with the call")
-                .quota("streams without a start", "as many as there may be connections")
-                .retry_after(RETRY_AFTER)
-                .into()
-        })
     }
 
     /// The state once everything before `min_lsn` is replayed.

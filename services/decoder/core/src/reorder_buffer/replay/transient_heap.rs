@@ -10,29 +10,22 @@
 //! Up to 13 no record tells messages before the commit. Then a file of a heap is taken to be filled in the command in which its first row
 //! comes. So the first rows of a table that was empty when it was rewritten, in the same transaction, are not given out.
 
+use std::ops::Range;
+
 use pg_types::{InvalidationMessage, Oid, RelFileLocator};
+use rustc_hash::FxHashMap;
 
 use super::Replay;
 use crate::reorder_buffer::txn::Txn;
 
 /// Files of a transaction that may be such heaps.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct TransientHeaps {
-    /// Files that rows were in, and what was found out of each.
-    files: Vec<HeapFile>,
+    /// Files that rows were in: where it was found out that a rewrite is filling it, by command id and records that had told messages; none if
+    /// it does not, and it never will: its heap is made before its rows.
+    files: FxHashMap<RelFileLocator, Option<(u32, usize)>>,
     /// Relations that the messages of earlier blocks name, in their order.
     named: Vec<Oid>,
-}
-
-/// One file.
-#[derive(Clone, Copy, Debug)]
-struct HeapFile {
-    /// The file.
-    file: RelFileLocator,
-    /// The command id, and how many records had told messages, when it was found out.
-    at: (u32, usize),
-    /// A rewrite is filling it.
-    transient: bool,
 }
 
 impl TransientHeaps {
@@ -46,39 +39,44 @@ impl TransientHeaps {
 impl Replay<'_> {
     /// Whether `file`, that of the relation `oid` in the end, is being filled by a rewrite at the change at hand, of a transaction of `tree`.
     pub(super) fn is_transient(&mut self, file: RelFileLocator, oid: Oid, tree: &[Txn]) -> bool {
+        let own = &tree[0].messages;
+        if own.is_empty() && self.messages.is_empty() {
+            return false;
+        }
         let at = (self.command_id, self.with.buffers.told.len());
-        let known = self.with.buffers.heaps.files.iter().position(|known| known.file == file);
-        if let Some(found) = known.map(|i| self.with.buffers.heaps.files[i]).filter(|found| found.at == at) {
-            return found.transient;
+        let before = self.with.buffers.heaps.files.get(&file).copied();
+        if let Some(found) = before.filter(|found| found.is_none_or(|found| found == at)) {
+            return found.is_some();
         }
         let heap = Oid(file.rel);
-        let transient = if tree[0].messages.is_empty() {
-            known.is_none() && named(self.messages).any(|rel| rel == heap)
+        let transient = if own.is_empty() {
+            before.is_none() && named(self.messages).any(|rel| rel == heap)
         } else {
             let mut since = self.named_before(tree).skip_while(|rel| *rel != heap).peekable();
             since.peek().is_some() && since.all(|rel| rel != oid)
         };
-        let found = HeapFile { file, at, transient };
-        match known {
-            Some(i) => self.with.buffers.heaps.files[i] = found,
-            None => self.with.buffers.heaps.files.push(found),
-        }
+        self.with.buffers.heaps.files.insert(file, transient.then_some(at));
         transient
     }
 
     /// The relations that own messages have named so far, in their order.
     fn named_before<'t>(&'t self, tree: &'t [Txn]) -> impl Iterator<Item = Oid> + 't {
-        let told = &self.with.buffers.told;
-        let here = told.iter().flat_map(|(place, range)| named(&tree[*place].messages[range.clone()]));
-        self.with.buffers.heaps.named.iter().copied().chain(here)
+        self.with.buffers.heaps.named.iter().copied().chain(named_here(&self.with.buffers.told, tree))
     }
 
     /// What the next block must know.
     pub(super) fn end_of_heaps(&mut self, tree: &[Txn]) -> TransientHeaps {
-        let named = self.named_before(tree).collect();
+        let mut heaps = std::mem::take(&mut self.with.buffers.heaps);
+        heaps.named.extend(named_here(&self.with.buffers.told, tree));
         // Records are counted anew there.
-        TransientHeaps { files: Vec::new(), named }
+        heaps.files.clear();
+        heaps
     }
+}
+
+/// The relations that messages name of which this replay's records told, by place in `tree` and among its messages.
+fn named_here<'t>(told: &'t [(usize, Range<usize>)], tree: &'t [Txn]) -> impl Iterator<Item = Oid> + 't {
+    told.iter().flat_map(|(place, range)| named(&tree[*place].messages[range.clone()]))
 }
 
 /// The relations that messages name.
