@@ -29,6 +29,9 @@ use super::outside::{Note, Notes};
 use crate::error::{Error, Result};
 use crate::wal_log::{WriterState, directory_error};
 
+#[cfg(test)]
+mod tests;
+
 /// Time between two attempts to write to a disk that has no room.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 
@@ -316,7 +319,7 @@ impl Existing {
             );
             return Err(another_run(dir, &what));
         }
-        let (first, reader) = open_reader(dir, at.end).map_err(unreadable)?;
+        let (_, first, reader) = open_reader(dir, at.end).map_err(unreadable)?;
         let placer = RecordPlacer::new(config.version, config.segment_size, at);
         let notes = Notes::load(dir, at.end, tail.end)?;
         Ok(Self { placer, reader, first, tail, notes })
@@ -337,8 +340,8 @@ impl Existing {
         }
         let profile = self.reader.profile();
         let Some(record) = self.reader.next()? else {
-            let (first, reader) = open_reader(dir, Lsn::INVALID)?;
-            if first > placed.start && first < Lsn(u64::MAX) {
+            let (oldest, first, reader) = open_reader(dir, Lsn::INVALID)?;
+            if oldest > placed.start {
                 // Removed meanwhile, because nobody needs it.
                 (self.first, self.reader) = (first, reader);
                 return Ok(place);
@@ -365,13 +368,14 @@ impl Existing {
     }
 }
 
-/// The oldest whole record of the log in `dir` at or behind `from`, beyond its end if there is none, and a reader from there on.
-fn open_reader(dir: &Path, from: Lsn) -> Result<(Lsn, WalReader), WalError> {
+/// Where the log in `dir` begins at or behind `from`, its oldest whole record there (beyond the log's end if there is none: the end
+/// of a long record may be all that was kept), and a reader from there on.
+fn open_reader(dir: &Path, from: Lsn) -> Result<(Lsn, Lsn, WalReader), WalError> {
     let open = || {
         let wal = WalDir::open(dir, None)?;
         let from = from.max(wal.first());
         let first = WalReader::open(&wal, Some(from))?.next()?.map_or(Lsn(u64::MAX), |record| record.lsn);
-        Ok((first, WalReader::open(&wal, Some(from))?))
+        Ok((from, first, WalReader::open(&wal, Some(from))?))
     };
     // A segment may be removed between being listed and being opened; the next look does not list it.
     let gone = |error: &WalError| matches!(error, WalError::Io { source, .. } if source.kind() == ErrorKind::NotFound);
