@@ -3,7 +3,7 @@
 use pg_types::{WalRecord, Xid};
 use walstorm_proto::standby::v1::TakeSnapshotResponse;
 
-use crate::played::{Played, ended};
+use crate::played::{Played, ended, text};
 use crate::rig::Rig;
 
 /// Snapshots of a run.
@@ -59,4 +59,36 @@ async fn plain_walks_pay_the_span_skip_offsets_what_runs_and_segments_that_alone
     }
     assert!(spans > SNAPSHOTS / 4, "{spans} walks went to the head");
     assert!(sums[0] > 3 * sums[1] && sums[1] > 3 * sums[2], "{sums:?}");
+}
+
+/// The most slots between tail and head after a record.
+fn span_max(played: &Played, profile: &str) -> u32 {
+    let mut writer = played.standby(profile);
+    let spans = played.records.iter().map(|record| {
+        writer.apply(record).unwrap();
+        writer.state().known_assigned.span()
+    });
+    spans.max().unwrap()
+}
+
+/// Measured on servers with `max_connections = 5000`: 13.6 1,029 to 18,447 and 15.1 3,049 to 18,708, in a sawtooth whose top is
+/// short of four times the process slots; 13.23 29 to 101, 16.14 69 to 119, 18.4 82 to 137.
+#[test]
+fn spans_are_those_of_servers_by_the_rule_of_compression() {
+    let played = Played::small("standby-gaps", &[("duration", text("12s")), ("longest", text("30s"))]);
+    for profile in ["pg13.6", "pg14.5", "pg15.1"] {
+        let slots = played.settings().sizes(&profile.parse().unwrap()).unwrap().max_procs;
+        let most = span_max(&played, profile);
+        assert!(most < 4 * slots + 20 && most > 4 * slots - 200, "{profile}: {most} of {slots}");
+    }
+    for profile in ["pg13", "pg14", "pg15", "pg16", "pg17", "pg18"] {
+        let most = span_max(&played, profile);
+        assert!((100..=160).contains(&most), "{profile}: {most}");
+    }
+    // Without long transactions the tail goes with the head: both rules have a short array.
+    let short = Played::small("standby-gaps", &[("duration", text("2s")), ("longest", text("0s"))]);
+    for profile in ["pg13.6", "pg13", "pg18"] {
+        let most = span_max(&short, profile);
+        assert!(most < 160, "{profile}: {most}");
+    }
 }
