@@ -1,8 +1,9 @@
 //! `sinval-lap`: who is a ring behind is reset, who answers the catch-up signal is not, and nobody goes on with what is stale.
 
-use pg_types::{RecordBody, WalRecord};
+use pg_types::{InvalidationMessage, RecordBody, WalRecord};
+use walstorm_proto::standby::v1::cache_lookup::Key;
 use walstorm_proto::standby::v1::open_catalog_session_request::Kind as Act;
-use walstorm_proto::standby::v1::{CatalogSnapshotRule, OpenCatalogSessionResponse, SessionEndTransaction};
+use walstorm_proto::standby::v1::{CacheLookup, CatalogSnapshotRule, OpenCatalogSessionResponse, SessionEndTransaction};
 
 use crate::played::Played;
 use crate::rig::{Rig, Session};
@@ -15,6 +16,8 @@ const STEP: usize = 250;
 const SESSIONS: usize = 3;
 /// pg_class.
 const CLASS: u32 = 1259;
+/// pg_proc, of which no message speaks.
+const PROC: u32 = 1255;
 
 /// Messages of a commit.
 fn messages(record: &WalRecord) -> usize {
@@ -24,14 +27,32 @@ fn messages(record: &WalRecord) -> usize {
     }
 }
 
-/// Connected sessions that have scanned pg_class.
-async fn sessions(rig: &Rig, busy: bool) -> Vec<Session> {
+/// The relation of a record's last relcache message.
+fn relation(record: &WalRecord) -> u32 {
+    let RecordBody::Commit(commit) = &record.body else { panic!("{record:?}") };
+    let relation = commit.messages.iter().rev().find_map(|message| match message {
+        InvalidationMessage::Relcache { rel, .. } => Some(rel.0),
+        _ => None,
+    });
+    relation.expect("a relation was altered")
+}
+
+/// Looks a relation up in a session's caches.
+async fn look_up(session: &mut Session, relation: u32) -> OpenCatalogSessionResponse {
+    session.act(Act::Lookup(CacheLookup { key: Some(Key::Relation(relation)) })).await
+}
+
+/// Connected sessions that have scanned pg_class, and have `changed` and pg_proc in their caches.
+async fn sessions(rig: &Rig, busy: bool, changed: u32) -> Vec<Session> {
     let mut sessions = Vec::new();
     for _ in 0..SESSIONS {
         let mut session = Session::open(rig.client.clone(), CatalogSnapshotRule::Today, busy).await.unwrap();
         session.connect().await;
         assert_eq!(session.scan(CLASS, 1).await.snapshots, 1);
         assert_eq!(session.scan(CLASS, 1).await.snapshots, 0, "it reuses its snapshot");
+        for relation in [changed, PROC] {
+            assert!(!look_up(&mut session, relation).await.hit && look_up(&mut session, relation).await.hit, "{relation}");
+        }
         sessions.push(session);
     }
     sessions
@@ -46,9 +67,10 @@ async fn counts(session: &mut Session) -> OpenCatalogSessionResponse {
 async fn busy_sessions_are_reset_idle_ones_catch_up_and_all_see_the_last_change() {
     let played = Played::small("sinval-lap", &[]);
     let first = played.records.iter().position(|record| messages(record) > 0).unwrap();
+    let changed = relation(played.records.iter().rev().find(|record| messages(record) > 0).unwrap());
     let mut rig = Rig::start(&played, |_| ()).await;
     rig.grow(played.records[first - 1].end_lsn).await;
-    let (mut busy, mut idle) = (sessions(&rig, true).await, sessions(&rig, false).await);
+    let (mut busy, mut idle) = (sessions(&rig, true, changed).await, sessions(&rig, false, changed).await);
 
     let (mut sent, mut in_step, mut last_change) = (0, 0, played.records[first].end_lsn);
     let mut signalled_at = None;
@@ -84,11 +106,18 @@ async fn busy_sessions_are_reset_idle_ones_catch_up_and_all_see_the_last_change(
         let scan = session.scan(CLASS, 1).await;
         assert!(scan.reset && scan.snapshots == 1 && scan.resets_total == 1 && scan.signals_total == 1, "{scan:?}");
         assert!(scan.replay_lsn >= last_change.0, "it sees the last change");
+        for relation in [changed, PROC] {
+            let entry = look_up(session, relation).await;
+            assert!(!entry.hit && entry.replay_lsn >= last_change.0, "a reset leaves nothing cached: {entry:?}");
+        }
     }
     for session in &mut idle {
         let scan = session.scan(CLASS, 1).await;
         assert!(!scan.reset && scan.snapshots == 1 && scan.resets_total == 0 && scan.signals_total >= 1, "{scan:?}");
         assert!(scan.replay_lsn >= last_change.0, "it sees the last change");
+        let entry = look_up(session, changed).await;
+        assert!(!entry.hit && entry.replay_lsn >= last_change.0, "what was changed is read again: {entry:?}");
+        assert!(look_up(session, PROC).await.hit, "what was not stays");
     }
     rig.stop().await;
 }

@@ -178,25 +178,32 @@ proptest! {
 }
 
 #[test]
-fn i4_array_stays_sorted_so_an_old_id_is_refused() {
-    let mut a = KnownAssignedArray::new(MAX, 3, CompressionRule::Counted);
-    a.add(Xid(10), Xid(12), Lsn(1)).unwrap();
-    a.remove_tree(Xid(12), &[]);
-    let err = a.add(Xid(12), Xid(13), Lsn(9)).unwrap_err();
-    assert_eq!(err, RecoveryError::OutOfOrderXid { lsn: Lsn(9), xid: Xid(12), last: Xid(12) });
-    a.remove_tree(Xid(10), &[Xid(11)]);
-    assert_eq!((a.view().tail, a.view().head), (0, 0), "an empty array starts at 0");
-    a.add(Xid(5), Xid(5), Lsn(2)).unwrap();
+fn i4_s4_ids_stay_sorted_so_an_old_one_is_refused() {
+    for &layout in LAYOUTS {
+        let mut xids = KnownAssignedXids::new(MAX, 3, layout);
+        xids.add(Xid(10), Xid(12), Lsn(1)).unwrap();
+        xids.remove_tree(Xid(12), &[]);
+        let err = xids.add(Xid(12), Xid(13), Lsn(9)).unwrap_err();
+        assert_eq!(err, RecoveryError::OutOfOrderXid { lsn: Lsn(9), xid: Xid(12), last: Xid(12) }, "{layout:?}");
+        assert_eq!(xids.view().live_xids(), [Xid(10), Xid(11)], "{layout:?}: what was there is as it was");
+        xids.remove_tree(Xid(10), &[Xid(11)]);
+        let empty = xids.view();
+        assert_eq!((empty.tail, empty.head), (0, 0), "{layout:?}: an empty array starts at 0");
+        xids.add(Xid(5), Xid(5), Lsn(2)).unwrap();
+    }
 }
 
 #[test]
 fn a_huge_gap_is_refused_before_anything_is_allocated() {
-    let mut a = KnownAssignedArray::new(MAX, 3, CompressionRule::Span);
-    a.add(Xid(u32::MAX - 1), Xid(u32::MAX - 1), Lsn(1)).unwrap();
-    let err = a.add(Xid(u32::MAX), Xid(1 << 30), Lsn(2)).unwrap_err();
-    let wanted = (1 << 30) - 1;
-    assert_eq!(err, RecoveryError::TooManyKnownAssignedXids { lsn: Lsn(2), live: 1, wanted, max: MAX });
-    assert!(a.view().log.memory_bytes() <= 2 * (size_of::<slots::Chunk>() + 8), "{}", a.view().log.memory_bytes());
+    for &layout in LAYOUTS {
+        let mut xids = KnownAssignedXids::new(MAX, 3, layout);
+        xids.add(Xid(u32::MAX - 1), Xid(u32::MAX - 1), Lsn(1)).unwrap();
+        let before = xids.view().memory_bytes();
+        let err = xids.add(Xid(u32::MAX), Xid(1 << 30), Lsn(2)).unwrap_err();
+        let wanted = (1 << 30) - 1;
+        assert_eq!(err, RecoveryError::TooManyKnownAssignedXids { lsn: Lsn(2), live: 1, wanted, max: MAX }, "{layout:?}");
+        assert_eq!(xids.view().memory_bytes(), before, "{layout:?}");
+    }
 }
 
 #[test]
