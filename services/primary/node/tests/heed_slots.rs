@@ -35,19 +35,39 @@ fn xid(bytes: &[u8]) -> u32 {
     u32::from_le_bytes(bytes[4..8].try_into().unwrap())
 }
 
-/// A standby whose readers need the last `behind` transactions that it has replayed.
+/// What is needed of the last so many transactions that a standby has replayed.
+#[derive(Clone, Copy)]
+enum Needs {
+    /// Rows of all tables, by its readers.
+    Rows(u32),
+    /// Rows of catalogs alone, by slots of its own.
+    Catalogs(u32),
+}
+
+impl Needs {
+    /// The feedback of a standby that has seen `newest`.
+    fn feedback(self, newest: u32) -> pb::HotStandbyFeedback {
+        let back = |behind: u32| if newest > behind + 3 { newest - behind } else { 3 };
+        match self {
+            Needs::Rows(behind) => pb::HotStandbyFeedback { xmin: back(behind), catalog_xmin: 0 },
+            Needs::Catalogs(behind) => pb::HotStandbyFeedback { xmin: 0, catalog_xmin: back(behind) },
+        }
+    }
+}
+
+/// A standby.
 struct Standby {
     stream: Stream,
-    behind: u32,
+    needs: Needs,
     newest: u32,
 }
 
 impl Standby {
     /// Opens its stream; it has seen `newest` before.
-    async fn open(node: &Node, behind: u32, newest: u32) -> Self {
+    async fn open(node: &Node, needs: Needs, newest: u32) -> Self {
         let mut stream = node.open(pb::StreamStart { feedback_timeout: millis(0), ..from_slot("standby") }).await;
         stream.started().await;
-        Self { stream, behind, newest }
+        Self { stream, needs, newest }
     }
 
     /// Replays up to the end of the source, or until it has seen `newest`.
@@ -57,8 +77,7 @@ impl Standby {
                 Kind::Batch(batch) => {
                     let records = raw_records(std::slice::from_ref(&batch));
                     self.newest = records.iter().map(|record| xid(&record.bytes)).fold(self.newest, u32::max);
-                    let xmin = if self.newest > self.behind + 3 { self.newest - self.behind } else { 3 };
-                    let hot_standby = Some(pb::HotStandbyFeedback { xmin, catalog_xmin: 0 });
+                    let hot_standby = Some(self.needs.feedback(self.newest));
                     let end = batch.end_lsn;
                     let told = pb::Feedback {
                         received_lsn: end,
@@ -77,7 +96,7 @@ impl Standby {
 }
 
 /// Plays the run with a standby to its end; stopped on the way at each of `stops`, xids that the standby has seen.
-async fn play(heed: Option<bool>, behind: u32, stops: &[u32]) -> (Vec<Vec<u8>>, u32) {
+async fn play(heed: Option<bool>, needs: Needs, stops: &[u32]) -> (Vec<Vec<u8>>, Removed) {
     let mut data = tempfile::tempdir().unwrap();
     let config = config(data.path(), heed);
     let mut newest = 3;
@@ -86,7 +105,7 @@ async fn play(heed: Option<bool>, behind: u32, stops: &[u32]) -> (Vec<Vec<u8>>, 
         if life == 0 {
             node.create_slot("standby", 0).await;
         }
-        let mut standby = Standby::open(&node, behind, newest).await;
+        let mut standby = Standby::open(&node, needs, newest).await;
         standby.replay(*stop).await;
         newest = standby.newest;
         data = node.stop().await;
@@ -98,36 +117,61 @@ async fn play(heed: Option<bool>, behind: u32, stops: &[u32]) -> (Vec<Vec<u8>>, 
 }
 
 /// Rows that VACUUM removed.
-fn removed(wal: &Path) -> u32 {
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Removed {
+    /// Of the table.
+    table: u32,
+    /// Of catalogs.
+    catalogs: u32,
+}
+
+/// Rows that VACUUM removed.
+fn removed(wal: &Path) -> Removed {
     let mut reader = pg_wal::WalReader::open(&pg_wal::WalDir::open(wal, None).unwrap(), None).unwrap();
-    let (mut removed, profile) = (0, reader.profile());
+    let (mut removed, profile) = (Removed::default(), reader.profile());
     while let Some(record) = reader.next().unwrap() {
         if let RecordBody::Prune(prune) = record.decode(profile).unwrap().body {
-            removed += u32::from(prune.unused);
+            let count = if prune.is_catalog { &mut removed.catalogs } else { &mut removed.table };
+            *count += u32::from(prune.unused);
         }
     }
     removed
 }
 
+/// What is removed where nobody is heeded.
+const ALL: Removed = Removed { table: 60, catalogs: 60 };
+
 #[tokio::test]
 async fn what_a_standby_needs_stays_until_it_says_otherwise() {
-    let (unheeded, all) = play(None, 1_000_000, &[]).await;
-    assert_eq!(all, 60, "on the virtual clock nobody is heeded unless it is asked for");
-    let (bytes, removed) = play(Some(true), 1_000_000, &[]).await;
-    assert_eq!(removed, 0, "readers need everything from xid 3 on");
+    let (unheeded, all) = play(None, Needs::Rows(1_000_000), &[]).await;
+    assert_eq!(all, ALL, "on the virtual clock nobody is heeded unless it is asked for");
+    let (bytes, removed) = play(Some(true), Needs::Rows(1_000_000), &[]).await;
+    assert_eq!(removed, Removed::default(), "readers need everything from xid 3 on");
     assert_ne!(bytes, unheeded);
-    let (lagging, removed) = play(Some(true), 10, &[]).await;
-    assert!((40..60).contains(&removed), "{removed} of 60: the last rows are needed still");
-    let (again, _) = play(Some(true), 10, &[]).await;
+    let (lagging, removed) = play(Some(true), Needs::Rows(10), &[]).await;
+    let most = |count: u32| (40..60).contains(&count);
+    assert!(most(removed.table) && most(removed.catalogs), "{removed:?} of 60: the last rows are needed still");
+    let (again, _) = play(Some(true), Needs::Rows(10), &[]).await;
     assert!(lagging == again, "in lock-step the same readers give the same bytes");
 }
 
 #[tokio::test]
+async fn what_slots_of_a_standby_need_of_catalogs_stays_and_other_rows_go() {
+    let (_, removed) = play(Some(true), Needs::Catalogs(1_000_000), &[]).await;
+    assert_eq!(removed, Removed { catalogs: 0, ..ALL }, "decoders need no rows of users' tables");
+    let (_, removed) = play(Some(true), Needs::Catalogs(10), &[]).await;
+    assert!(removed.table == 60 && (40..60).contains(&removed.catalogs), "{removed:?}");
+}
+
+#[tokio::test]
 async fn a_run_that_is_played_again_heeds_what_it_heeded() {
-    let (whole, _) = play(Some(true), 10, &[]).await;
-    let first = 731;
-    let (stopped, _) = play(Some(true), 10, &[first + 10, first + 30]).await;
-    assert!(whole == stopped, "what was noted is done again");
+    for needs in [Needs::Rows(10), Needs::Catalogs(10)] {
+        let (whole, _) = play(Some(true), needs, &[]).await;
+        let first = 731;
+        // The second one between two barriers.
+        let (stopped, _) = play(Some(true), needs, &[first + 20, first + 60]).await;
+        assert!(whole == stopped, "what was noted is done again");
+    }
 }
 
 #[tokio::test]
@@ -145,7 +189,7 @@ async fn on_a_wall_clock_slots_are_always_heeded() {
     let node = Node::start(config, data).await;
     node.node.log().subscribe().wait_for(|log| log.closed).await.unwrap();
     let data = node.stop().await;
-    assert_eq!(removed(&data.path().join("wal")), 0);
+    assert_eq!(removed(&data.path().join("wal")), Removed::default());
 }
 
 #[tokio::test]

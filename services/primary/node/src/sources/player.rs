@@ -128,6 +128,8 @@ impl Player {
     pub(super) fn begin(&mut self) -> Result<()> {
         self.step().map_err(scenario_error)?;
         self.sink.flush()?;
+        // Slots are looked at before anything else is done.
+        self.at_barrier = true;
         Ok(())
     }
 
@@ -275,7 +277,8 @@ impl Player {
         let step = self.engine.step(&mut self.clock, self.rng.as_mut(), &mut self.sink)?;
         self.sink.tell_scenario_full(self.engine.is_out_of_room());
         self.steps += 1;
-        self.at_barrier |= matches!(step, Step::Barrier(_));
+        // What is played again has heeded slots at the barriers behind it, and may end between two.
+        self.at_barrier = matches!(step, Step::Barrier(_));
         Ok(step == Step::Done)
     }
 
