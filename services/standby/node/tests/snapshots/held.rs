@@ -1,11 +1,17 @@
 //! Readers that hold a snapshot: in replay's way or not, their locks, how many there may be.
 
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
 use pg_types::record::StandbyLock;
 use pg_types::{Lsn, Oid, RecordBody, Xid};
 use pg_wal::profile::WalProfile;
 use pg_wal::record::RawRecord;
+use service_kit::Drain;
+use service_kit::clock::ManualClock;
 use service_kit::status::{Reason, metadata_of, reason_of, retry_delay_of};
-use standby_node::Config;
+use service_kit::telemetry::Export;
+use standby_node::{Config, StandbyNode};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
@@ -14,12 +20,13 @@ use walstorm_proto::standby::v1::hold_snapshot_request::Kind as Hold;
 use walstorm_proto::standby::v1::hold_snapshot_response::Kind as Held;
 use walstorm_proto::standby::v1::standby_service_client::StandbyServiceClient;
 use walstorm_proto::standby::v1::{
-    CheckVisibility, HoldSnapshotRequest, HoldSnapshotResponse, HoldStart, LockRelation, TakeSnapshotRequest,
+    CheckVisibility, GetRecoveryStateRequest, HoldSnapshotRequest, HoldSnapshotResponse, HoldStart, LockRelation,
+    TakeSnapshotRequest,
 };
 
 use crate::support::scripted_primary::ScriptedPrimary;
 use crate::support::{Wal, client, commit, config, running_xacts, snapshot, start, wait_for};
-use crate::{lsn, real_stops};
+use crate::{lsn, number, real_stops};
 
 /// A reader that holds a snapshot.
 pub(crate) struct Reader {
@@ -104,6 +111,43 @@ async fn replay_waits_for_a_reader_as_long_as_it_may_and_goes_on_when_it_leaves(
     assert!(after.waits_for_readers == 0 && after.feedback_xmin.numeric() > xmin, "{after:?}");
     // A reader that never leaves does not keep the node from stopping.
     let _held = Reader::start(&mut client, database).await.unwrap();
+    node.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn time_that_replay_waits_for_a_reader_is_replays_and_then_the_queues() {
+    let wal = Wal::standby("pg18");
+    let stops = real_stops("pg18", "snapshots.jsonl.zst");
+    let first_ready = lsn(&stops[0]);
+    let mut conflicts = wal.records.iter().map(|r| first_conflict(&wal, r.lsn));
+    let (conflict, database, _) = conflicts.find(|(.., horizon)| *horizon >= number(&stops[0], "xmin")).unwrap();
+    let at = wal.records.iter().position(|r| r.lsn == conflict).unwrap();
+    let (with_conflict, behind) = (wal.records[at].end_lsn, wal.records[at + 10].end_lsn);
+    let primary = ScriptedPrimary::start(wal, first_ready).await;
+    let sent = SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
+    let clock = Arc::new(ManualClock::new(sent + Duration::from_secs(3)));
+    primary.change(|s| s.send_time = Some(sent));
+    let settings = Config { max_standby_streaming_delay_ms: -1, ..config(&primary) };
+    let node = StandbyNode::start_with(settings, Export::Off, Arc::<ManualClock>::clone(&clock), Drain::new()).await.unwrap();
+    let mut client = client(&node).await;
+    snapshot(&mut client, first_ready).await;
+    let (reader, _) = Reader::start(&mut client, database).await.unwrap();
+    // The batch with the conflict, and when replay waits at it, one behind it.
+    for (gate, waits) in [(with_conflict, 1), (behind, 1)] {
+        primary.open_gate(gate);
+        node.upstream().wait_for(|upstream| upstream.received_lsn == gate).await.unwrap();
+        wait_for(&node, |p| p.waits_for_readers == waits).await;
+    }
+    clock.advance(Duration::from_secs(7));
+    let parts = async |client: &mut StandbyServiceClient<Channel>| {
+        let state = client.get_recovery_state(GetRecoveryStateRequest {}).await.unwrap().into_inner();
+        let lag = state.lag.unwrap();
+        [lag.transport, lag.queue, lag.replay].map(|part| part.unwrap().seconds)
+    };
+    assert_eq!(parts(&mut client).await, [3, 0, 7], "the batch in work takes so long already");
+    drop(reader);
+    wait_for(&node, |p| p.replay_lsn == behind && p.lag.in_work_since.is_none()).await;
+    assert_eq!(parts(&mut client).await, [3, 7, 0], "the one behind it has waited in the queue");
     node.shutdown().await.unwrap();
 }
 

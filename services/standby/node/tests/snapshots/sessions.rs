@@ -25,6 +25,9 @@ use crate::support::scripted_primary::ScriptedPrimary;
 use crate::support::{Wal, client, commit, config, running_xacts, snapshot, start};
 use crate::{lsn, number, real_stops};
 
+/// Commands of a session that reads no answers: they come to more than HTTP/2 lets wait for it.
+const MUTE_COMMANDS: usize = 100_000;
+
 /// Questions of 10,000 xids of a reader that reads no answers: 4 MB.
 pub(crate) const MUTE_QUESTIONS: usize = 400;
 
@@ -102,6 +105,44 @@ async fn open_session(client: &mut StandbyServiceClient<Channel>) -> Result<Sess
     let mut responses = client.open_catalog_session(ReceiverStream::new(receiver)).await?.into_inner();
     responses.message().await?;
     Ok((requests, responses))
+}
+
+/// HTTP/2 bounds what waits for a client: a window for bytes, and for small messages a budget whose end is that of the connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_asks_and_asks_and_reads_nothing_is_bounded_and_slows_nobody() {
+    let wal = Wal::standby("pg16");
+    let stops = real_stops("pg16", "snapshots.jsonl.zst");
+    let (first, last) = (lsn(&stops[0]), lsn(&stops[stops.len() - 1]));
+    let primary = ScriptedPrimary::start(wal, first).await;
+    let node = start(config(&primary)).await;
+    let (mut mute, mut client) = (client(&node).await, client(&node).await);
+    snapshot(&mut client, first).await;
+    let (requests, mut answers) = open_session(&mut mute).await.unwrap();
+    let (taken, mut taken_so_far) = tokio::sync::watch::channel(0);
+    let asking = tokio::spawn(async move {
+        let command = OpenCatalogSessionRequest { kind: Some(Act::Snapshot(SessionSnapshot {})) };
+        while *taken.borrow() < MUTE_COMMANDS && requests.send(command.clone()).await.is_ok() {
+            taken.send_modify(|taken| *taken += 1);
+        }
+        // Its side stays open.
+        std::future::pending::<()>().await;
+    });
+    while tokio::time::timeout(Duration::from_millis(500), taken_so_far.changed()).await.is_ok_and(|changed| changed.is_ok()) {}
+    let taken = *taken_so_far.borrow();
+    assert!(taken > 1000 && taken < MUTE_COMMANDS, "{taken} commands were taken");
+    primary.open_gate(last);
+    assert_eq!(Lsn(snapshot(&mut client, last).await.replay_lsn), last);
+    let (other, mut others) = open_session(&mut client).await.unwrap();
+    assert_eq!(act(&other, &mut others, Act::Snapshot(SessionSnapshot {})).await.replay_lsn, last.0);
+    // What it reads at last is in order, up to the end of its connection.
+    let (mut read, mut replay_lsn) = (0, 0);
+    while let Ok(Some(answer)) = answers.message().await {
+        assert!(answer.replay_lsn >= replay_lsn, "{read}: {answer:?}");
+        (read, replay_lsn) = (read + 1, answer.replay_lsn);
+    }
+    assert!(read <= taken, "{read} of {taken}");
+    asking.abort();
+    node.shutdown().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
