@@ -1,5 +1,5 @@
-//! The three nodes on loopback, in one process of two worker threads: transactions a second, with and without traces, the time from a
-//! commit to its subscriber, and from the start of a node to SERVING.
+//! The three nodes on loopback, in one process of two worker threads: transactions a second, with and without traces, records that a
+//! standby replays, the time from a commit to its subscriber, and from the start of a node to SERVING.
 //!
 //! `cargo bench -p integration-tests`; `WALSTORM_BENCH_TRANSACTIONS` sets how many go through at full speed (default 1,000,000).
 //!
@@ -43,7 +43,12 @@ const PACED: (u32, u32) = (20_000, 10);
 fn write_wal(dir: &Path, count: u32) -> Lsn {
     let mut writer = WalWriter::create(dir, WriterConfig::new(1)).unwrap();
     let first = Xid(1000);
-    let running = RunningXactsRecord { next_xid: first, oldest_running_xid: first, ..RunningXactsRecord::default() };
+    let running = RunningXactsRecord {
+        next_xid: first,
+        oldest_running_xid: first,
+        latest_completed_xid: Xid(first.0 - 1),
+        ..RunningXactsRecord::default()
+    };
     writer.append(Xid::INVALID, Xid::INVALID, 0, &RecordBody::RunningXacts(Box::new(running))).unwrap();
     for i in 0..count {
         let xid = Xid(first.0 + i);
@@ -211,6 +216,39 @@ async fn latencies(fsync: bool) -> [Vec<Duration>; 2] {
     [to_decoder, to_subscriber]
 }
 
+/// Records a second through primary and standby, and bytes, to the last one's replay.
+async fn replay(wal: &Path, end: Lsn, transactions: u32, profile: &str) {
+    let data = tempfile::tempdir().unwrap();
+    let mut config = primary_config(data.path());
+    config.source.wal_dir = Some(wal.to_owned());
+    let primary = PrimaryNode::start(config).await.unwrap();
+    let (began, cpu_before) = (Instant::now(), cpu());
+    let standby = StandbyNode::start(standby_config(&primary, profile)).await.unwrap();
+    let ended =
+        standby.progress().wait_for(|progress| progress.replay_lsn >= end || progress.halt.is_some()).await.unwrap().clone();
+    assert_eq!(ended.halt, None);
+    let (took, used) = (began.elapsed().as_secs_f64(), cpu() - cpu_before);
+    let records = ended.records_replayed;
+    assert!(records >= 2 * u64::from(transactions), "{records}");
+    let bytes = (end.0 - primary.log().oldest().0) as f64 / 1e6;
+    println!(
+        "{profile:<20} {:>12.0} {:>6.0} {:>6}",
+        records as f64 / took,
+        bytes / took,
+        used.as_nanos() / u128::from(records)
+    );
+    standby.shutdown().await.unwrap();
+    primary.shutdown().await.unwrap();
+}
+
+/// A standby's configuration.
+fn standby_config(primary: &PrimaryNode, profile: &str) -> StandbyConfig {
+    let mut config = StandbyConfig { profile: Some(profile.to_owned()), ..StandbyConfig::default() };
+    config.server.listen = ANY_PORT.to_owned();
+    config.primary.endpoint = format!("http://{}", primary.addr());
+    config
+}
+
 /// Waits until the health service says SERVING.
 async fn serving(addr: SocketAddr) {
     let mut health = HealthClient::new(connect(addr).await);
@@ -239,10 +277,7 @@ async fn starts(wal: &Path) -> [Duration; 3] {
     let decoder_took = began.elapsed();
 
     let began = Instant::now();
-    let mut config = StandbyConfig::default();
-    config.server.listen = ANY_PORT.to_owned();
-    config.primary.endpoint = format!("http://{}", primary.addr());
-    let standby = StandbyNode::start(config).await.unwrap();
+    let standby = StandbyNode::start(standby_config(&primary, "indexed")).await.unwrap();
     serving(standby.addr()).await;
     let standby_took = began.elapsed();
 
@@ -266,6 +301,11 @@ fn main() {
             println!("traces of 1 % take {:.1} % of CPU time", 100.0 * (traced / untraced - 1.0));
         }
         throughput(wal.path(), end, transactions, "pg18", false).await;
+
+        println!("\nstandby as              records/s   MB/s  ns of CPU a record, primary included");
+        for profile in ["pg13.6", "pg13.6+skip-offset", "pg18", "indexed"] {
+            replay(wal.path(), end, transactions, profile).await;
+        }
 
         println!("\nfrom commit, at {} transactions/s  p50  p99  p99.9  max", PACED.0);
         for fsync in [true, false] {
