@@ -20,10 +20,21 @@ pub(crate) struct Played {
 impl Played {
     /// Plays one that ships at its small size, with some parameters of the test's own.
     pub(crate) fn small(name: &str, parameters: &[(&str, ParameterValue)]) -> Self {
-        let scenario = Scenario::load(name).unwrap();
+        Self::small_of(&Scenario::load(name).unwrap(), parameters)
+    }
+
+    /// Plays one that ships as `wal_level = replica` has it, likewise.
+    pub(crate) fn small_at_replica(name: &str, parameters: &[(&str, ParameterValue)]) -> Self {
+        let text =
+            Scenario::load(name).unwrap().text().replacen("[[tables]]", "[server]\nwal_level = \"replica\"\n\n[[tables]]", 1);
+        Self::small_of(&Scenario::parse(name, &text).unwrap(), parameters)
+    }
+
+    /// Plays a scenario at its small size.
+    fn small_of(scenario: &Scenario, parameters: &[(&str, ParameterValue)]) -> Self {
         let mut overrides: Overrides = scenario.small().clone();
         overrides.extend(parameters.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
-        let log = ScenarioLog::play(&scenario, &overrides, scenario.seed(), VERSION).unwrap();
+        let log = ScenarioLog::play(scenario, &overrides, scenario.seed(), VERSION).unwrap();
         let dir = WalDir::open(log.dir(), None).unwrap();
         let mut reader = WalReader::open(&dir, None).unwrap();
         let mut records = Vec::new();

@@ -18,6 +18,7 @@ mod sessions;
 mod statements;
 mod support;
 mod transaction_logs;
+mod wal_level;
 
 /// A file that is no module would be compiled by nobody and pass.
 #[test]

@@ -26,6 +26,7 @@ mod prepared;
 mod temp;
 mod vacuum;
 mod vacuum_traits;
+mod wal_level;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,9 +38,11 @@ use crate::catalog::{Catalog, DATABASE, Relation, TupleId};
 use crate::consumer::oldest;
 use crate::error::PrimaryError;
 use crate::proc_array::ProcArray;
+use crate::scenario::WalLevel;
 use crate::sink::{Placed, WalSink};
 use crate::twophase::TwoPhaseState;
 use crate::xact::Transaction;
+use wal_level::at_level;
 
 pub(crate) use end::Ended;
 
@@ -67,6 +70,8 @@ pub(crate) struct Cluster {
     pub(crate) sequence_values: BTreeMap<Oid, u64>,
     /// `AutoVacuumingActive`.
     pub(crate) autovacuum: bool,
+    /// How much is logged.
+    pub(crate) wal_level: WalLevel,
     /// pg_statistic rows by table and column.
     pub(crate) statistics: BTreeMap<(Oid, i16), TupleId>,
     /// The oldest xid that consumers of the log still need to see as running; invalid if they need none.
@@ -127,6 +132,7 @@ impl Cluster {
             toasted: BTreeMap::new(),
             sequence_values: BTreeMap::new(),
             autovacuum: true,
+            wal_level: WalLevel::Logical,
             statistics: BTreeMap::new(),
             consumers_xmin: Xid::INVALID,
             consumers_catalog_xmin: Xid::INVALID,
@@ -178,12 +184,14 @@ impl Backend<'_> {
     pub(crate) fn insert(&mut self, body: &RecordBody) -> Result<Placed> {
         if self.cluster.is_about_temp_file(body) {
             self.xact.used_temp = true;
-            let here = self.sink.next_lsn();
-            return Ok(Placed { start: here, end: here });
+            return Ok(self.nothing());
         }
         let (top_xid, xid) = (self.xact.top_xid(), self.xact.current_xid());
         let is_sub = self.xact.levels.len() > 1;
-        let tells_top = self.cluster.catalog.traits.logs_command_messages;
+        let is_logical = self.cluster.wal_level == WalLevel::Logical;
+        let Some(body) = at_level(self.cluster.wal_level, body) else { return Ok(self.nothing()) };
+        let body = body.as_ref();
+        let tells_top = is_logical && self.cluster.catalog.traits.logs_command_messages;
         let level = self.xact.level();
         let tell = is_sub && tells_top && xid.is_valid() && !level.top_xid_logged;
         level.top_xid_logged |= tell;
@@ -194,6 +202,12 @@ impl Backend<'_> {
         self.xact.records += 1;
         self.cluster.wrote_since_snapshot = true;
         Ok(placed)
+    }
+
+    /// The place of a record that is not logged.
+    fn nothing(&self) -> Placed {
+        let here = self.sink.next_lsn();
+        Placed { start: here, end: here }
     }
 
     /// The innermost xid; it and its parents' are assigned if need be (`AssignTransactionId`).
@@ -217,7 +231,8 @@ impl Backend<'_> {
             let xid = self.cluster.procs.begin_sub(session);
             self.xact.levels[depth].xid = xid;
             self.xact.unreported.push(xid);
-            if self.xact.unreported.len() >= MAX_UNREPORTED || !self.xact.top_logged {
+            let is_top_unknown = self.cluster.wal_level == WalLevel::Logical && !self.xact.top_logged;
+            if self.xact.unreported.len() >= MAX_UNREPORTED || is_top_unknown {
                 let subxids = std::mem::take(&mut self.xact.unreported);
                 let body = RecordBody::Assignment(Box::new(AssignmentRecord { top_xid: self.xact.top_xid(), subxids }));
                 self.insert(&body)?;

@@ -10,8 +10,6 @@ use crate::error::PrimaryError;
 use crate::scenario::{ServerPlan, StatementPlan};
 use crate::sink::WalSink;
 
-/// `wal_level = logical`.
-const WAL_LEVEL_LOGICAL: u32 = 2;
 /// Seconds from 1970 to 2000.
 const EPOCH_2000: i64 = 946_684_800;
 
@@ -32,7 +30,7 @@ impl Cluster {
             max_wal_senders: 10,
             max_prepared_xacts: i32::try_from(server.max_prepared_transactions).unwrap_or(i32::MAX),
             max_locks_per_xact: 64,
-            wal_level: WAL_LEVEL_LOGICAL as i32,
+            wal_level: self.wal_level as i32,
             wal_log_hints: false,
             track_commit_timestamp: false,
         };
@@ -116,7 +114,7 @@ impl Cluster {
             this_timeline: 1,
             prev_timeline: 1,
             full_page_writes: true,
-            wal_level: if self.catalog.traits.checkpoint_redo { WAL_LEVEL_LOGICAL } else { 0 },
+            wal_level: if self.catalog.traits.checkpoint_redo { self.wal_level as u32 } else { 0 },
             next_xid: self.procs.next_xid(),
             next_oid: self.catalog.next_oid,
             next_multi: 1,

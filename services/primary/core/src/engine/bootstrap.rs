@@ -34,6 +34,7 @@ pub(super) fn bootstrap(
     }
     let mut cluster = Cluster::new(catalog, ProcArray::new(FROZEN));
     cluster.autovacuum = plan.server.autovacuum;
+    cluster.wal_level = plan.server.wal_level;
     for table in &plan.tables {
         for index in (0..table.count).map(|n| table.first.saturating_add(n)) {
             make(&mut cluster, table, index).map_err(|error| named("bootstrap", "CREATE TABLE", error))?;
@@ -48,6 +49,7 @@ pub(super) fn bootstrap(
     let next_xid = from.map_or(FullXid(plan.server.first_xid), |from| from.next_xid);
     let mut cluster = Cluster::new(cluster.catalog, ProcArray::new(next_xid));
     cluster.autovacuum = plan.server.autovacuum;
+    cluster.wal_level = plan.server.wal_level;
     cluster.backends = BackendNumbers::new(plan.server.max_connections, cluster.catalog.traits.backend_numbers_in_turn);
     cluster.twophase = TwoPhaseState::new(plan.server.max_prepared_transactions);
     Ok(cluster)

@@ -139,6 +139,8 @@ pub(super) struct ExpectFile {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ServerFile {
+    /// wal_level; logical if not said. With `replica` nothing can be decoded.
+    pub(super) wal_level: Option<At<WalLevelFile>>,
     /// max_connections.
     pub(super) max_connections: Option<At<Amount>>,
     /// autovacuum; on if not said. It does no VACUUM here, but from 18 on an index that is built counts its table only where it is
@@ -156,6 +158,16 @@ pub(super) struct ServerFile {
     pub(super) barrier_every: Option<At<Amount>>,
     /// The first xid.
     pub(super) first_xid: Option<At<Amount>>,
+}
+
+/// How much is logged.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum WalLevelFile {
+    /// What a standby needs.
+    Replica,
+    /// What decoding needs besides.
+    Logical,
 }
 
 /// `[decoder]`.

@@ -42,7 +42,7 @@ pub use file::ParameterValue;
 pub use pause::Pause;
 pub use plan::{
     ActorPlan, ConsumerKind, ConsumerPlan, DecoderConsumer, DecoderHints, FaultKind, FaultPlan, PausedPlan, Plan,
-    PublicationPlan, ServerPlan, TablePlan, TransactionPlan,
+    PublicationPlan, ServerPlan, TablePlan, TransactionPlan, WalLevel,
 };
 pub use schema::schema;
 pub use size::PlanSize;

@@ -34,6 +34,8 @@ pub struct Plan {
 /// Settings of the server.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerPlan {
+    /// wal_level.
+    pub wal_level: WalLevel,
     /// max_connections.
     pub max_connections: u32,
     /// autovacuum.
@@ -50,6 +52,16 @@ pub struct ServerPlan {
     pub barrier_every_us: u64,
     /// The first xid.
     pub first_xid: u64,
+}
+
+/// `WalLevel` (`access/xlog.h`), as far as a standby can follow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WalLevel {
+    /// What a standby needs.
+    Replica = 1,
+    /// What decoding needs besides.
+    #[default]
+    Logical = 2,
 }
 
 /// What a decoder that plays the scenario should be set up with; all optional.

@@ -9,9 +9,9 @@ use std::ops::Range;
 
 use super::amount::Amount;
 use super::at::At;
-use super::file::{DecoderConsumerFile, ScenarioFile, TableFile};
+use super::file::{DecoderConsumerFile, ScenarioFile, TableFile, WalLevelFile};
 use super::nearest::suggest;
-use super::plan::{DecoderConsumer, DecoderHints, Plan, ServerPlan, TablePlan};
+use super::plan::{DecoderConsumer, DecoderHints, Plan, ServerPlan, TablePlan, WalLevel};
 use super::{Overrides, ParameterValue, ScenarioError, Template, position};
 use crate::ddl::column::{Column, known_types};
 
@@ -152,6 +152,10 @@ impl Resolver<'_> {
             name: file.name.get_ref().clone(),
             duration_us,
             server: ServerPlan {
+                wal_level: server.wal_level.as_ref().map_or(WalLevel::Logical, |level| match level.get_ref() {
+                    WalLevelFile::Replica => WalLevel::Replica,
+                    WalLevelFile::Logical => WalLevel::Logical,
+                }),
                 max_connections: self.or(&server.max_connections, 100, |a| self.number(a, 1, SESSIONS_MAX)) as u32,
                 autovacuum: server.autovacuum.unwrap_or(true),
                 max_prepared_transactions: self.or(&server.max_prepared_transactions, 0, |a| self.number(a, 0, SESSIONS_MAX))

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::at::At;
 use super::file::{
-    ActorFile, ConnectsFile, ConnectsWordFile, ConsumerFile, ConsumerKindFile, FaultFile, FaultKindFile, MixFile,
+    ActorFile, ConnectsFile, ConnectsWordFile, ConsumerFile, ConsumerKindFile, FaultFile, FaultKindFile, MixFile, WalLevelFile,
 };
 use super::nearest::suggest;
 use super::pause::{Pause, TIME_MAX_US};
@@ -157,6 +157,10 @@ impl Resolver<'_> {
         }
         if let Some(dead_at) = consumer.dead_at.as_ref().filter(|_| dead_at_us.is_some_and(|dead| dead < after)) {
             self.error(dead_at.span(), "a consumer cannot die before its last pause ends");
+        }
+        let replica = self.file.server.wal_level.as_ref().filter(|level| matches!(level.get_ref(), WalLevelFile::Replica));
+        if let (Some(level), ConsumerKindFile::Logical) = (replica, consumer.kind) {
+            self.error(level.span(), "nothing can be decoded at this wal_level: leave it out, or make the consumers physical");
         }
         ConsumerPlan {
             slot: self.at(&consumer.slot, |slot| slot_name(slot)).unwrap_or_default(),
