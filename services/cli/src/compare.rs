@@ -31,9 +31,9 @@ const TORN: u8 = 3;
 Each profile decodes the same WAL once. With --json a line is an object with the keys profile, consumer (live or
 catch-up), shared_queue (messages read, resets, signals; of live ones), pgoutput (entries built and flushed, slots visited;
 with +pgoutput), syscache_callbacks and relcache_callbacks (called ones by cost: constant, bucket, walk; and walked, the entries
-that those walked over), snapshots (built, xids copied, compared, moved), work (counters, the same on every machine), cpu_ns
-(CPU time by PostgreSQL's function names, sampled), wall_ns and identical_output (the decoded transactions equal those of the first
-profile).
+that those walked over), snapshots (built, xids copied, chunks of xids shared, xids compared, moved), work (counters, the same
+on every machine), cpu_ns (CPU time by PostgreSQL's function names, sampled), wall_ns and identical_output (the decoded
+transactions equal those of the first profile).
 
 Exit code: 0, or 3 if the WAL ends in anything but a switch or a zeroed tail; 1 on errors and if two profiles decode differently.")]
 pub struct Args {
@@ -199,7 +199,7 @@ fn write_json(out: &mut dyn Write, row: &Row) -> anyhow::Result<()> {
         Counts(vec![("constant", constant), ("bucket", bucket), ("walk", walk), ("walked", walked)])
     };
     let RelsyncCounts { built, flushed, visited } = outcome.relsync;
-    let SnapBuildCounts { built: snapshots, copied, compared, moved, .. } = outcome.snap_build;
+    let SnapBuildCounts { built: snapshots, copied, shared, compared, moved, .. } = outcome.snap_build;
     let row = JsonRow {
         profile: &outcome.profile.name,
         consumer: outcome.profile.consumer.to_string(),
@@ -207,7 +207,13 @@ fn write_json(out: &mut dyn Write, row: &Row) -> anyhow::Result<()> {
         pgoutput: Counts(vec![("built", built), ("flushed", flushed), ("visited", visited)]),
         syscache_callbacks: by_cost(outcome.callbacks),
         relcache_callbacks: by_cost(outcome.relcache_callbacks),
-        snapshots: Counts(vec![("built", snapshots), ("copied", copied), ("compared", compared), ("moved", moved)]),
+        snapshots: Counts(vec![
+            ("built", snapshots),
+            ("copied", copied),
+            ("shared", shared),
+            ("compared", compared),
+            ("moved", moved),
+        ]),
         work: Counts(outcome.work.entries().collect()),
         cpu_ns: Counts(row.cpu.by_function().collect()),
         wall_ns: row.wall_ns,

@@ -257,8 +257,8 @@ fn work<S: Serializer>(work: &Work, serializer: S) -> Result<S::Ok, S::Error> {
 
 /// Counters of snapshots, by the names that `walstorm compare` gives them.
 fn snapshots<S: Serializer>(counts: &SnapBuildCounts, serializer: S) -> Result<S::Ok, S::Error> {
-    let SnapBuildCounts { built, copied, compared, moved, .. } = *counts;
-    serializer.collect_map([("built", built), ("copied", copied), ("compared", compared), ("moved", moved)])
+    let SnapBuildCounts { built, copied, shared, compared, moved, .. } = *counts;
+    serializer.collect_map([("built", built), ("copied", copied), ("shared", shared), ("compared", compared), ("moved", moved)])
 }
 
 /// Counters by profile and name.

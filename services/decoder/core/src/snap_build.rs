@@ -25,23 +25,23 @@
 //! | operation | cost |
 //! |---|---|
 //! | a commit without catalog changes | O(1) |
-//! | a commit with them | O(1), or O(c) moves where they are kept sorted; c = committed catalog changers |
-//! | building a snapshot | O(c log c) comparisons, or none where they are kept sorted; O(c) copies |
+//! | a commit with them | O(1); kept sorted O(log c), and at most 256 moves; c = committed catalog changers |
+//! | building a snapshot | O(c log c) comparisons and O(c) copies; kept sorted O(c / 256) pointers (`snap_build/committed.rs`) |
 //! | RUNNING_XACTS | O(c) |
 //!
 //! Differences from PostgreSQL: no horizon below which records are skipped (rule 0), which only the creation of a slot has; PostgreSQL
 //! waits for listed transactions with locks, this by reading on.
 
+mod committed;
 mod on_disk;
 mod store;
 mod waiting;
-
-use std::sync::Arc;
 
 use pg_types::record::RunningXactsRecord;
 use pg_types::{Lsn, Xid};
 
 use crate::profile::CommittedOrder;
+use crate::snap_build::committed::{Committed, CommittedXids};
 pub(crate) use crate::snap_build::on_disk::SnapBuildOnDisk;
 pub use crate::snap_build::store::{MemorySnapshots, SnapshotError, SnapshotFailure, SnapshotStore, snapshot_file_name};
 use crate::snap_build::waiting::Waiting;
@@ -80,6 +80,8 @@ pub struct SnapBuildCounts {
     pub built: u64,
     /// Xids copied into them.
     pub copied: u64,
+    /// Chunks of xids that they share instead.
+    pub shared: u64,
     /// Xids compared to put them in order.
     pub compared: u64,
     /// Xids moved to make room for one in its place.
@@ -102,7 +104,7 @@ pub(crate) struct SnapBuild {
     /// One past the newest committed catalog changer.
     xmax: Xid,
     /// Committed catalog changers (`committed.xip`).
-    committed: Vec<Xid>,
+    committed: Committed,
     /// Room in that array.
     committed_room: u64,
     /// No transaction without catalog changes has committed yet (`includes_all_transactions`).
@@ -123,7 +125,7 @@ pub(crate) struct SnapBuild {
     /// Whom the state waits for.
     waiting: Waiting,
     /// The snapshot of now, built when somebody needs it.
-    snapshot: Option<Arc<HistoricSnapshot>>,
+    snapshot: Option<CommittedXids>,
     /// The `xmin` when PostgreSQL built that, which does not wait until somebody needs it; invalid if it has none yet.
     built_xmin: Xid,
 }
@@ -137,7 +139,7 @@ impl SnapBuild {
             state: SnapBuildState::Start,
             xmin: Xid::INVALID,
             xmax: Xid::INVALID,
-            committed: Vec::new(),
+            committed: Committed::new(order),
             committed_room: COMMITTED_ROOM,
             includes_all: true,
             unseen: Vec::new(),
@@ -244,21 +246,12 @@ impl SnapBuild {
         true
     }
 
-    /// `SnapBuildAddCommittedTxn`: at the end, or in its place.
+    /// `SnapBuildAddCommittedTxn`.
     fn add_committed(&mut self, xid: Xid) {
-        let (counts, end) = (&mut self.counts, self.committed.len());
-        let place = match self.order {
-            CommittedOrder::SortedEachTime => end,
-            CommittedOrder::KeptSorted => self.committed.partition_point(|other| {
-                counts.compared += 1;
-                other.numeric() <= xid.numeric()
-            }),
-        };
-        counts.moved += (end - place) as u64;
-        if self.committed_room == end as u64 {
+        if self.committed_room == self.committed.len() as u64 {
             self.committed_room = self.committed_room.saturating_mul(2).saturating_add(1);
         }
-        self.committed.insert(place, xid);
+        self.committed.add(xid, &mut self.counts);
     }
 
     /// Whether a transaction that began before what was read may have changed catalogs; asked of commits with messages.
@@ -278,7 +271,7 @@ impl SnapBuild {
             last_serialized: self.last_serialized,
             committed_room: self.committed_room,
             includes_all: self.includes_all,
-            committed: self.committed.clone(),
+            committed: self.committed.to_vec(),
             catchange,
         }
     }
@@ -304,10 +297,7 @@ impl SnapBuild {
         (self.state, self.next_phase_at) = (SnapBuildState::Consistent, Xid::INVALID);
         self.waiting.clear();
         (self.xmin, self.xmax) = (file.xmin, file.xmax);
-        (self.committed, self.committed_room) = (file.committed, file.committed_room.max(1));
-        if self.order == CommittedOrder::KeptSorted {
-            self.committed.sort_unstable_by_key(|xid| xid.numeric());
-        }
+        (self.committed, self.committed_room) = (Committed::of(self.order, file.committed), file.committed_room.max(1));
         self.unseen = file.catchange;
         if let Some(running) = running {
             self.unseen.extend(running.xids.iter().chain(&running.subxids));
@@ -317,22 +307,10 @@ impl SnapBuild {
         true
     }
 
-    /// `SnapBuildBuildSnapshot`, or the last one if nothing changed since.
-    pub(crate) fn snapshot(&mut self) -> Arc<HistoricSnapshot> {
-        let (xmin, xmax, committed, counts) = (self.xmin, self.xmax, &self.committed, &mut self.counts);
-        let built = self.snapshot.get_or_insert_with(|| {
-            let mut xip = committed.clone();
-            counts.built += 1;
-            counts.copied += xip.len() as u64;
-            if self.order == CommittedOrder::SortedEachTime {
-                xip.sort_unstable_by(|a, b| {
-                    counts.compared += 1;
-                    a.numeric().cmp(&b.numeric())
-                });
-            }
-            Arc::new(HistoricSnapshot { xmin, xmax, xip })
-        });
-        Arc::clone(built)
+    /// `SnapBuildBuildSnapshot`, unless nothing changed since the last one.
+    pub(crate) fn build(&mut self) {
+        let (committed, counts) = (&self.committed, &mut self.counts);
+        self.snapshot.get_or_insert_with(|| committed.snapshot(counts));
     }
 
     /// Catalogs changed since the last one.
@@ -342,7 +320,7 @@ impl SnapBuild {
 
     /// The same without building it: what a snapshot would be now.
     pub(crate) fn would_be(&self) -> HistoricSnapshot {
-        let mut xip = self.committed.clone();
+        let mut xip = self.committed.to_vec();
         xip.sort_unstable_by_key(|xid| xid.numeric());
         HistoricSnapshot { xmin: self.xmin, xmax: self.xmax, xip }
     }
@@ -386,10 +364,9 @@ impl SnapBuild {
 
     /// `SnapBuildPurgeOlderTxn` (I2). The last snapshot stays as it is, until catalogs change.
     fn purge_older(&mut self) {
-        let (xmin, before) = (self.xmin, self.committed.len());
-        self.committed.retain(|xid| !xid.precedes(xmin));
+        let xmin = self.xmin;
+        self.counts.purged += self.committed.retain(|xid| !xid.precedes(xmin)) as u64;
         self.unseen.retain(|xid| !xid.precedes(xmin));
-        self.counts.purged += (before - self.committed.len()) as u64;
     }
 }
 
@@ -400,6 +377,12 @@ mod tests {
 
     fn running(oldest: u32, next: u32) -> RunningXactsRecord {
         RunningXactsRecord { oldest_running_xid: Xid(oldest), next_xid: Xid(next), ..RunningXactsRecord::default() }
+    }
+
+    /// The last snapshot built, built if need be.
+    fn snapshot(builder: &mut SnapBuild) -> HistoricSnapshot {
+        builder.build();
+        HistoricSnapshot { xmin: builder.xmin, xmax: builder.xmax, xip: builder.snapshot.as_ref().unwrap().to_vec() }
     }
 
     /// One that is consistent and knows nothing.
@@ -464,17 +447,18 @@ mod tests {
         assert!(!builder.commit(Lsn(1), Xid(50), &[]));
         assert!(builder.commit(Lsn(2), Xid(60), &[Xid(62)]), "a subtransaction's change counts for its parent");
         assert!(builder.commit(Lsn(3), Xid(55), &[Xid(55)]));
-        let snapshot = builder.snapshot();
-        assert_eq!((snapshot.xip.clone(), snapshot.xmax), (vec![Xid(55), Xid(60), Xid(62)], Xid(63)));
-        assert!(Arc::ptr_eq(&snapshot, &builder.snapshot()), "built once");
+        let HistoricSnapshot { xip, xmax, .. } = snapshot(&mut builder);
+        assert_eq!((xip, xmax), (vec![Xid(55), Xid(60), Xid(62)], Xid(63)));
+        snapshot(&mut builder);
+        assert_eq!(builder.counts().built, 1, "built once");
         builder.running_xacts(Lsn(4), &running(58, 70));
         assert_eq!(
-            (builder.committed_len(), builder.snapshot().xip.len()),
+            (builder.committed_len(), snapshot(&mut builder).xip.len()),
             (2, 3),
             "the last one is used until catalogs change"
         );
         assert!(builder.commit(Lsn(5), Xid(71), &[Xid(71)]));
-        assert_eq!(builder.snapshot().xip, [Xid(60), Xid(62), Xid(71)]);
+        assert_eq!(snapshot(&mut builder).xip, [Xid(60), Xid(62), Xid(71)]);
     }
 
     /// A running transaction holds `xmin` back while others commit in order and take a snapshot each: sorting looks at all each time.
@@ -484,13 +468,13 @@ mod tests {
             let mut builder = consistent(order);
             for xid in 0..n {
                 builder.commit(Lsn(u64::from(xid)), Xid(1000 + xid), &[Xid(1000 + xid)]);
-                assert_eq!(builder.snapshot().xip.len(), xid as usize + 1);
+                assert_eq!(snapshot(&mut builder).xip.len(), xid as usize + 1);
             }
             builder.counts()
         };
         let (each, kept) = (counts(CommittedOrder::SortedEachTime, 256), counts(CommittedOrder::KeptSorted, 256));
         assert_eq!((each.built, each.copied, each.moved), (256, 256 * 257 / 2, 0));
-        assert_eq!((kept.built, kept.copied, kept.moved), (256, 256 * 257 / 2, 0));
+        assert_eq!((kept.built, kept.copied, kept.shared, kept.moved), (256, 0, 256, 0));
         assert!(each.compared >= 255 * 256 / 2, "at least each neighbour, each time: {}", each.compared);
         assert!(kept.compared <= 256 * 9, "a binary search each: {}", kept.compared);
     }
@@ -507,7 +491,7 @@ mod tests {
                         builder.running_xacts(Lsn(i as u64), &running(oldest, 500));
                     }
                 }
-                let (snapshot, other) = (each.snapshot(), kept.snapshot());
+                let (snapshot, other) = (snapshot(&mut each), snapshot(&mut kept));
                 prop_assert_eq!(&snapshot, &other);
                 prop_assert!(snapshot.xip.is_sorted_by_key(|xid| xid.numeric()));
             }

@@ -192,7 +192,7 @@ impl Decoder {
         if self.snap_build.must_build() {
             let marker = &self.replayer.caches.marker;
             let outer = marker.enter(Function::SnapBuildBuildSnapshot);
-            self.snap_build.snapshot();
+            self.snap_build.build();
             marker.leave(outer);
         }
     }
