@@ -20,22 +20,24 @@ const FIRST: u32 = 20_000;
 const BATCH: u32 = 1000;
 
 /// How the map is searched, and how many relations are cached.
-const CACHED: [(&str, u32); 10] = [
+const CACHED: [(&str, u32); 12] = [
     ("pg18", 100),
     ("pg18", 1_000),
     ("pg18", 10_000),
+    ("pg18", 50_000),
     ("pg18", 100_000),
     ("pg18", 1_000_000),
     ("indexed", 100),
     ("indexed", 1_000),
     ("indexed", 10_000),
+    ("indexed", 50_000),
     ("indexed", 100_000),
     ("indexed", 1_000_000),
 ];
 
 /// So many messages are measured at once: few where each scans a large map.
 fn batch(profile: &str, relations: u32) -> u32 {
-    if profile == "pg18" && relations >= 100_000 { 10 } else { BATCH.min(relations) }
+    if profile == "pg18" && relations >= 50_000 { 10 } else { BATCH.min(relations) }
 }
 
 fn main() {

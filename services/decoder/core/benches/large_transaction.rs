@@ -2,7 +2,8 @@
 //! bounded however much a transaction holds.
 //!
 //! `cargo bench -p decoder-core --bench large_transaction [PART…]`, parts: `memory`, `rolled_back`, `spill`, `victims`, `streaming`. Records are made one by
-//! one, so that none of a transaction's WAL is kept anywhere.
+//! one, so that none of a transaction's WAL is kept anywhere. A program and not a harness's functions: what is measured are the process's
+//! memory and bytes a second of one long run, and 10 GB are decoded once.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark may stop at a defect")]
 

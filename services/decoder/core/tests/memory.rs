@@ -17,7 +17,8 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use decoder_core::{
-    DecodeError, Decoder, NoOutput, Profile, SpillError, SpillFailure, SpillFile, SpillStore, TransactionStatus, WorkMem,
+    DISTRIBUTED_MESSAGES_MAX, DecodeError, Decoder, NoOutput, Profile, SpillError, SpillFailure, SpillFile, SpillStore,
+    TransactionStatus, WorkMem,
 };
 use pg_types::record::{HeapInsert, HeapMultiInsert, LogicalMessageRecord, OldTuple};
 use pg_types::{Lsn, PgVersion, RecordBody, WalRecord, Work, Xid};
@@ -272,6 +273,35 @@ fn messages_handed_over_are_written_out_and_capped() {
     assert!(fed_back.spill_bytes > m * 16 * (1 << (k - 2)) && fed_back.spill_bytes > 3 * apart.spill_bytes);
     let (own, ..) = within(&log, "indexed", 64 << 10);
     assert_eq!(own.spill_bytes, 0);
+}
+
+/// `inval-feedback` (2025): past the cap what was handed over is forgotten, and everything is dropped instead, which nobody can find stale.
+#[test]
+fn more_messages_than_may_be_handed_over_drop_everything() {
+    for (profile, messages, at_the_end) in [
+        ("pg17.6", DISTRIBUTED_MESSAGES_MAX, true),
+        ("pg17.6", DISTRIBUTED_MESSAGES_MAX - 1, false),
+        ("indexed", DISTRIBUTED_MESSAGES_MAX, true),
+        ("indexed", DISTRIBUTED_MESSAGES_MAX - 1, false),
+    ] {
+        let mut log = Log::consistent(1000);
+        rows(&mut log, 1000, 0, 1);
+        // Loads what the test looks at.
+        rows(&mut log, 1001, 0, 1);
+        log.commit(1001, &[], vec![]);
+        // Messages of a relation that nobody has loaded.
+        log.new_cid(1002, 0, 0);
+        log.commit(1002, &[], vec![relcache(30_000); messages as usize]);
+        rows(&mut log, 1000, 0, 1);
+        log.commit(1000, &[], vec![]);
+        rows(&mut log, 1003, 0, 1);
+        log.commit(1003, &[], vec![]);
+        let (_, sink) = decode(&log, PgVersion::V18, profile);
+        let loaded =
+            |xid: u32| sink.work.iter().filter(|(x, _)| *x == Xid(xid)).map(|(_, work)| work.relations_loaded).sum::<u64>();
+        assert_eq!(loaded(1001), 1, "{profile}");
+        assert_eq!(loaded(1000) + loaded(1003) > 0, at_the_end, "{profile} with {messages}: {} {}", loaded(1000), loaded(1003));
+    }
 }
 
 #[test]

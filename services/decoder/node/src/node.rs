@@ -120,6 +120,7 @@ impl DecoderNode {
             costliest: Arc::clone(&costliest),
             drain: drain.clone(),
             clock: Arc::clone(&parts.clock),
+            consumer: checked.profile.consumer.to_string(),
             profile: checked.profile.to_string(),
             analyst: Arc::new(analyst),
             grace: config.server.grace,

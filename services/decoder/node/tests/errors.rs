@@ -187,6 +187,7 @@ async fn costliest_transactions_and_state_are_told() {
     loop {
         let page = client.list_transactions(request.clone()).await.unwrap().into_inner();
         found.extend(page.transactions.iter().map(|t| Lsn(t.end_lsn)));
+        assert_eq!((&*page.profile, &*page.consumer), ("pg13", "catch-up"), "figures say whose they are");
         request.page_token = page.next_page_token;
         if request.page_token.is_empty() {
             break;
@@ -225,6 +226,7 @@ async fn shared_out(
     loop {
         let page = client.get_attribution(request.clone()).await.unwrap().into_inner();
         rows.extend(page.rows.clone());
+        assert!(!page.profile.is_empty() && page.consumer == "catch-up", "figures say whose they are: {page:?}");
         if page.next_page_token.is_empty() {
             return (rows, page);
         }

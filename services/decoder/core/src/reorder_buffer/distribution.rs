@@ -242,8 +242,10 @@ mod tests {
 
     #[test]
     fn what_cannot_be_allocated_is_refused_with_xid_and_lsn() {
-        let error = feedback(40, 64, Distribution::FedBack).unwrap_err().to_string();
-        assert!(error.contains("xid 1") && error.contains("0/"), "{error}");
+        // The last of 27 has been handed 2^26 − 1, which is as many as an allocation of 1 GiB − 1 holds.
+        assert_eq!(feedback(27, 1, Distribution::FedBack).unwrap().0, ALLOCATED_MESSAGES_MAX);
+        let error = feedback(28, 1, Distribution::FedBack).unwrap_err().to_string();
+        assert!(error.contains("xid 127") && error.contains("0/402") && error.contains("2147483632 bytes"), "{error}");
     }
 
     #[test]

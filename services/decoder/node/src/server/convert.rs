@@ -213,6 +213,7 @@ pub(crate) fn attribution_page(page: &Page) -> pb::GetAttributionResponse {
         rest: Some(work(&page.rest)),
         total: Some(work(&page.total)),
         next_page_token: page.end.as_ref().map(Mark::token).unwrap_or_default(),
+        ..pb::GetAttributionResponse::default()
     }
 }
 

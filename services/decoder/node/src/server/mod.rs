@@ -86,6 +86,8 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     /// Name of the profile.
     pub(crate) profile: String,
+    /// Whose figures it gives: `live` or `catch-up`.
+    pub(crate) consumer: String,
     /// Decodes again.
     pub(crate) analyst: Arc<Analyst>,
     /// Time that streams get when the node stops.
@@ -142,6 +144,8 @@ impl DecoderService for Service {
         Ok(Response::new(pb::ListTransactionsResponse {
             transactions: transactions.iter().map(|cost| convert::to_transaction_cost(cost, version)).collect(),
             next_page_token: end.map(Place::token).unwrap_or_default(),
+            profile: self.shared.profile.clone(),
+            consumer: self.shared.consumer.clone(),
         }))
     }
 
@@ -169,7 +173,11 @@ impl DecoderService for Service {
         };
         let page = tokio::task::spawn_blocking(page).await.map_err(|e| internal(&e))?;
         let page = page.map_err(|e| invalid_field("order_by", e.to_string()).into_status())?;
-        Ok(Response::new(convert::attribution_page(&page)))
+        Ok(Response::new(pb::GetAttributionResponse {
+            profile: self.shared.profile.clone(),
+            consumer: self.shared.consumer.clone(),
+            ..convert::attribution_page(&page)
+        }))
     }
 
     async fn explain_transaction(
