@@ -3,6 +3,8 @@
 //! The recording of a standby of 18 (twelve busy sessions), by profile; nobody reads, one reader takes a snapshot after each end of a
 //! transaction.
 
+#![allow(clippy::unwrap_used, reason = "a recording that cannot be read ends the benchmark")]
+
 #[path = "../tests/support/mod.rs"]
 #[allow(dead_code, unreachable_pub, reason = "each program uses its part of the recordings")]
 mod support;
@@ -32,20 +34,20 @@ struct Recording {
 impl Recording {
     /// That of 18.
     fn of_18() -> Self {
-        let run = RUNS.iter().find(|run| run.profile == "pg18").expect("there is one of 18");
+        let run = RUNS.iter().find(|run| run.profile == "pg18").unwrap();
         let (records, (redo, lsn)) = (run.records(), run.backup_label());
         let checkpoint = records.iter().find_map(|record| match &record.body {
             RecordBody::Checkpoint(checkpoint) if record.lsn == lsn => Some((**checkpoint).clone()),
             _ => None,
         });
-        Self { run, redo, checkpoint: checkpoint.expect("the label names its checkpoint"), records }
+        Self { run, redo, checkpoint: checkpoint.unwrap(), records }
     }
 
     /// A standby that has replayed nothing yet.
     fn standby(&self, profile: &str) -> RecoveryWriter {
-        let profile = profile.parse().expect("a profile");
-        let mut writer = RecoveryWriter::new(&self.run.settings(), profile).expect("the recording's settings");
-        writer.start_at_checkpoint(&self.checkpoint, self.redo).expect("a backup's checkpoint");
+        let profile = profile.parse().unwrap();
+        let mut writer = RecoveryWriter::new(&self.run.settings(), profile).unwrap();
+        writer.start_at_checkpoint(&self.checkpoint, self.redo).unwrap();
         writer
     }
 
@@ -53,7 +55,7 @@ impl Recording {
     fn replay(&self, mut writer: RecoveryWriter, reads: bool) -> RecoveryWriter {
         let reader = writer.reader();
         for record in &self.records {
-            writer.apply(record).expect("a real server's WAL");
+            writer.apply(record).unwrap();
             let ends = matches!(record.body, RecordBody::Commit(_) | RecordBody::Abort(_));
             if reads && ends {
                 let _ = black_box(reader.snapshot());

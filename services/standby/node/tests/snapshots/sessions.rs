@@ -121,7 +121,7 @@ async fn a_session_that_asks_and_asks_and_reads_nothing_is_bounded_and_slows_nob
     let (taken, mut taken_so_far) = tokio::sync::watch::channel(0);
     let asking = tokio::spawn(async move {
         let command = OpenCatalogSessionRequest { kind: Some(Act::Snapshot(SessionSnapshot {})) };
-        while *taken.borrow() < MUTE_COMMANDS && requests.send(command.clone()).await.is_ok() {
+        while *taken.borrow() < MUTE_COMMANDS && requests.send(command).await.is_ok() {
             taken.send_modify(|taken| *taken += 1);
         }
         // Its side stays open.
