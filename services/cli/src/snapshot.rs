@@ -35,7 +35,7 @@ With --json a line is an object with the keys
   slots_visited        slots that the snapshot looked at, 0 unless ready; with skip offsets the first one pays for all
 
 A setting that is not given is PostgreSQL's default, or what a PARAMETER_CHANGE record says the primary has, if that is more. One
-that is given and is below the primary's is an error, as on a real standby.
+that is given and is below what such a record says is an error, as on a real standby; WAL without one does not tell.
 
 Exit code: 0 if every position was reached, 1 otherwise.")]
 pub struct Args {

@@ -159,6 +159,17 @@ fn tables_fit_and_nothing_steers_the_terminal() {
 }
 
 #[test]
+fn wal_of_a_level_below_logical_is_said_to_be_that() {
+    let dir = folder();
+
+    assert!(!succeeds(dir.path(), &["small.toml"]).contains("wal_level"));
+    let replica = SMALL.replacen("[server]", "[server]\nwal_level = \"replica\"", 1);
+    std::fs::write(dir.path().join("replica.toml"), replica).unwrap();
+    let text = succeeds(dir.path(), &["replica.toml"]);
+    assert!(text.contains("wal_level was below logical: a server decodes nothing of this WAL"), "{text}");
+}
+
+#[test]
 fn json_lines_have_the_documented_keys() {
     let dir = folder();
     let text = succeeds(dir.path(), &["small.toml", "--json", "--profiles", "pg13,pg18,indexed,pg14.5+skip-offset"]);

@@ -204,13 +204,19 @@ pub fn survey(dir: &Path, settings: &mut SizeSettings) -> anyhow::Result<WalRepo
                 report.messages += commit.messages.len() as u64;
             }
             RecordBody::Abort(_) => report.aborts += 1,
-            RecordBody::ParameterChange(change) => raise(settings, &change),
+            RecordBody::ParameterChange(change) => {
+                report.below_logical |= change.wal_level < WAL_LEVEL_LOGICAL;
+                raise(settings, &change);
+            }
             _ => {}
         }
     }
     report.bytes = report.end_lsn.0 - report.start_lsn.0;
     Ok(report)
 }
+
+/// `WAL_LEVEL_LOGICAL`.
+const WAL_LEVEL_LOGICAL: i32 = 2;
 
 /// Raises each setting to the server's.
 fn raise(settings: &mut SizeSettings, change: &ParameterChangeRecord) {

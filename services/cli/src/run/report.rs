@@ -91,6 +91,9 @@ pub struct WalReport {
     pub aborts: u64,
     /// Invalidation messages in commit records.
     pub messages: u64,
+    /// It says that wal_level is below logical: a server would decode nothing of it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub below_logical: bool,
 }
 
 /// What the three nodes made of it.

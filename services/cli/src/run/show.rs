@@ -58,6 +58,11 @@ fn section(text: &mut String, source: &SourceReport, timed: &SourceTimings, lege
     for stopped in &source.pipeline.stopped {
         let _ = writeln!(text, "  {}", paint.bad(&format!("stopped: {}", printable(stopped))));
     }
+    if source.wal.below_logical {
+        let text_of = "wal_level was below logical: a server decodes nothing of this WAL, and what a decoder shows here lacks what is \
+                       not in the records; standbys are as they are";
+        let _ = writeln!(text, "  {}", paint.bad(&wrapped(text_of, COLUMNS - 2)));
+    }
     for name in &source.missing_publications {
         let missing = format!("there is no publication '{}', so nothing of it is given out", printable(name));
         let _ = writeln!(text, "  {}", paint.bad(&wrapped(&missing, COLUMNS - 2)));

@@ -208,6 +208,21 @@ fn wrong_input_is_refused_with_place_and_remedy() {
 }
 
 #[test]
+fn a_log_that_nobody_reads_any_more_stops_nobody() {
+    let (wal, data) = (fixture(18), tempfile::tempdir().unwrap());
+    let args = ["--listen", "127.0.0.1:0", "--log-filter", "info"];
+    let mut child = command().arg("--wal-dir").arg(wal.path()).arg("--data-dir").arg(data.path()).args(args).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("listening on "), "{line:?}");
+    // As in `walstorm-primary … 2>&1 | head -1`, or when a log shipper dies.
+    drop(child.stderr.take().unwrap());
+    let sent = Command::new("kill").arg("-TERM").arg(child.id().to_string()).status().unwrap();
+    assert!(sent.success());
+    assert_eq!(child.wait().unwrap().code(), Some(0), "it says that it stops, which goes nowhere, and stops");
+}
+
+#[test]
 fn one_primary_at_a_time_uses_a_data_directory() {
     let (wal, data) = (fixture(18), tempfile::tempdir().unwrap());
     let _first = Program::serve(wal.path(), data.path());

@@ -158,6 +158,13 @@ fn a_switch_ends_its_segment() {
     fs::write(dir.path().join(name(1, 3)), bytes).unwrap();
     let (_, end) = read_from(dir.path(), None);
     assert_eq!(end.reason, EndReason::Gap { missing: name(1, 2), next: name(1, 3) });
+    // It was cut to nothing, a later one was not.
+    fs::write(dir.path().join(name(1, 2)), []).unwrap();
+    let expected = SEGMENT;
+    assert_eq!(read_from(dir.path(), None).1.reason, EndReason::TruncatedSegment { len: 0, expected });
+    fs::remove_file(dir.path().join(name(1, 3))).unwrap();
+    assert_eq!(read_from(dir.path(), None).1.reason, EndReason::Switch, "it was made and not written yet");
+    fs::remove_file(dir.path().join(name(1, 2))).unwrap();
     assert!(!end.is_complete());
 }
 

@@ -129,9 +129,9 @@ impl Drain {
         let drain = self.clone();
         tokio::spawn(async move {
             let name = tokio::select! { _ = term.recv() => "SIGTERM", _ = int.recv() => "SIGINT" };
-            tracing::info!(signal = name, grace_ms = grace.as_millis() as u64, "stopping");
-            drain.start();
             spawn_watchdog(grace.saturating_add(WATCHDOG_MARGIN));
+            drain.start();
+            tracing::info!(signal = name, grace_ms = grace.as_millis() as u64, "stopping");
             tokio::select! { _ = term.recv() => (), _ = int.recv() => () }
             tracing::warn!("second signal: stopping without grace");
             drain.stop();

@@ -1,6 +1,6 @@
 //! Logs: one line an event on standard error, for people on a terminal and as JSON elsewhere.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Stderr, Write};
 
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
@@ -63,13 +63,28 @@ pub fn init(config: &LogConfig) -> Result<(), LogError> {
         LogFormat::Human => false,
         LogFormat::Json => true,
     };
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Unfailing(std::io::stderr()));
     let started = if json {
         builder.json().flatten_event(true).with_current_span(false).with_span_list(false).try_init()
     } else {
         builder.with_ansi(std::io::stderr().is_terminal()).try_init()
     };
     started.map_err(|_| LogError::Started)
+}
+
+/// Standard error, while somebody reads it. A line that cannot be written is lost: a node whose log nobody reads any more goes on.
+struct Unfailing(Stderr);
+
+impl Write for Unfailing {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let _ = self.0.write_all(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        let _ = self.0.flush();
+        Ok(())
+    }
 }
 
 /// The filter, parsed strictly.

@@ -17,7 +17,7 @@ impl WalReader {
         let switched = self.after_switch && at_segment_start;
         let reason = match fault {
             PageFault::Missing => return self.missing_end(at, switched),
-            PageFault::Truncated(0) if switched => EndReason::Switch,
+            PageFault::Truncated(0) if switched && self.live_segment_after(at)?.is_none() => EndReason::Switch,
             PageFault::Truncated(len) => EndReason::TruncatedSegment { len, expected: u64::from(self.identity().segment_size) },
             PageFault::Zero => return self.zero_end(at, switched),
             PageFault::Recycled(address) if switched && self.second_page_is_recycled(at)? => {
