@@ -163,6 +163,8 @@ pub struct Decoder {
     catalog_xmin: Xid,
     /// Unfinished transactions.
     reorder_buffer: ReorderBuffer,
+    /// Blocks are given out at records that end behind it.
+    streams_behind: Lsn,
     /// The caches, names and buffers of replays.
     replayer: Replayer,
     /// Reused: the transaction that ends, with its subtransactions.
@@ -227,6 +229,7 @@ impl Decoder {
             restart_lsn: Lsn::INVALID,
             catalog_xmin: Xid::INVALID,
             reorder_buffer: ReorderBuffer::new(Memory::new(config.work_mem, &config.profile)),
+            streams_behind: Lsn::INVALID,
             replayer: Replayer {
                 publications,
                 ..Replayer::new(caches, Relations::new(catalog, config.database), &config.profile)
@@ -287,6 +290,14 @@ impl Decoder {
         self
     }
 
+    /// Gives out no block at a record that ends at or before `lsn`: up to there the consumer keeps what it was given. Which blocks those
+    /// were follows from what was in memory then, so that another decoder would give out others. Before anything is decoded.
+    #[must_use]
+    pub fn streams_behind(mut self, lsn: Lsn) -> Self {
+        self.streams_behind = lsn;
+        self
+    }
+
     /// `LogicalDecodingProcessRecord`: takes the next record; what commits with it goes to `sink`.
     ///
     /// # Errors
@@ -327,7 +338,8 @@ impl Decoder {
         self.replayer.may_start = self.config.streaming
             && self.rules.before_commit
             && self.snap_build.state() == SnapBuildState::Consistent
-            && !self.snap_build.skips(record.lsn);
+            && !self.snap_build.skips(record.lsn)
+            && record.end_lsn > self.streams_behind;
         if record.top_xid.is_valid() && record.xid.is_valid() {
             self.reorder_buffer.assign_child(record.top_xid, record.xid, record.lsn);
         }

@@ -247,7 +247,7 @@ impl Pipeline {
             false => Decoder::new(config, catalog).serialize_to(snapshots),
         };
         let decoder = decoder.spill_to(Box::new(spill)).know_status(Box::new(self.ahead.clone()));
-        self.decoder = Some(decoder.streamed_before(self.sink.streamed_before()));
+        self.decoder = Some(decoder.streamed_before(self.sink.streamed_before()).streams_behind(self.sink.resume_at()));
         Ok(())
     }
 

@@ -183,6 +183,11 @@ impl EventSink {
         self.before.iter().map(|(xid, streamed)| (*xid, streamed.to))
     }
 
+    /// Output that ends at or before this is in the log (I2).
+    pub(crate) fn resume_at(&self) -> Lsn {
+        self.resume_at
+    }
+
     /// A record is processed next.
     pub(crate) fn begin_record(&mut self, lsn: Lsn, end_lsn: Lsn, prepares: bool) {
         (self.record_lsn, self.record_end, self.prepares) = (lsn, end_lsn, prepares);

@@ -237,6 +237,9 @@ impl<'a> Replay<'a> {
         memory.begin_replay(tree, &mut self.with.caches.work)?;
         let mut merged = MergedChanges::new(tree);
         while let Some((place, change)) = merged.next(tree, memory, &mut self.with.caches.work)? {
+            if self.block && tree[place].aborted {
+                continue;
+            }
             if self.block && last.is_none() {
                 self.output(|replay| replay.sink.stream_start(xid, change.lsn, first_block));
             }
@@ -256,9 +259,12 @@ impl<'a> Replay<'a> {
             if reads || !matches!(change.kind, ChangeKind::Snapshot | ChangeKind::CommandId(_)) {
                 self.with.caches.look();
             }
-            if self.aborted {
+            if std::mem::take(&mut self.aborted) {
                 tree[place].aborted = true;
-                break;
+                // A block goes on without a subtransaction that was rolled back: the others' changes are still wanted.
+                if place == 0 || !self.block {
+                    break;
+                }
             }
             if self.with.caches.interrupt.is_raised() {
                 break;

@@ -19,7 +19,8 @@
 //! | a block | its changes, and all messages of the transaction so far (`indexed`: those of what is loaded, if the block loaded anything) |
 //!
 //! Differences from PostgreSQL: a subtransaction is told to be rolled back if any of its changes was in a block, PostgreSQL
-//! leaves that out after more than 4096 spilled ones. A decoder that goes on for another can be told what that one gave out
+//! leaves that out after more than 4096 spilled ones. A block goes on behind the changes of a subtransaction of which it is found that
+//! it was rolled back meanwhile; PostgreSQL ends it there, and forgets what others changed behind. A decoder that goes on for another can be told what that one gave out
 //! ([`crate::Decoder::streamed_before`]); a walsender begins each transaction in progress anew.
 
 use std::collections::BTreeMap;

@@ -334,6 +334,54 @@ impl OutputSink for Calls {
     }
 }
 
+/// What is read ahead tells of a rollback before a block comes to its subtransaction, of which nothing can be read any more.
+#[test]
+fn a_subtransaction_rolled_back_meanwhile_takes_nothing_of_others_with_it() {
+    let mut log = Log::consistent(1000);
+    log.insert(1000, 0, 20_000);
+    log.insert(1001, 1000, 20_001);
+    log.insert(1001, 1000, 20_002);
+    log.insert(1002, 1000, 20_003);
+    rows(&mut log, 1000, 0, 600);
+    log.insert(1001, 1000, 20_001);
+    log.push(1001, 0, RecordBody::Abort(Box::default()));
+    log.commit(1000, &[1002], vec![]);
+    for profile in PROFILES {
+        let with = |streaming| DecoderConfig { streaming, ..config(PgVersion::V18, profile, WorkMem::MIN) };
+        let (_, whole) = decode(&log, with(false), None);
+        let (decoder, blocks) = decode(&log, with(true), Some(Known::of(&log)));
+        assert!(decoder.work().stream_count > 1, "{profile}");
+        assert_eq!(whole.done[0].0.len(), 602, "{profile}");
+        assert_eq!(blocks.done, whole.done, "{profile}");
+    }
+}
+
+/// Up to there its consumer keeps what another decoder gave out, whose blocks were others.
+#[test]
+fn blocks_come_behind_what_the_consumer_keeps() {
+    let mut log = Log::consistent(1000);
+    rows(&mut log, 1000, 0, 2000);
+    let kept = log.records[1500].end_lsn;
+    log.commit(1000, &[], vec![]);
+    /// Where blocks begin and end.
+    #[derive(Default)]
+    struct Stops(Vec<Lsn>);
+    impl OutputSink for Stops {
+        fn stream_stop(&mut self, _: Xid, lsn: Lsn) {
+            self.0.push(lsn);
+        }
+    }
+    let stops = |behind: Lsn| {
+        let config = DecoderConfig { streaming: true, ..config(PgVersion::V18, "pg17", WorkMem::MIN) };
+        let (mut decoder, mut stops) = (Decoder::new(config, Arc::new(NoCatalog)).streams_behind(behind), Stops::default());
+        log.records.iter().for_each(|record| decoder.process(record, &mut stops).unwrap());
+        stops.0
+    };
+    let (all, late) = (stops(Lsn::INVALID), stops(kept));
+    assert!(all.iter().filter(|&&lsn| lsn < kept).count() > 2, "{all:?}");
+    assert!(!late.is_empty() && late.iter().all(|&lsn| lsn >= kept), "{late:?} behind {kept}");
+}
+
 #[test]
 fn a_decoder_that_goes_on_for_another_tells_the_ends_of_what_that_one_gave_out() {
     let mut log = Log::consistent(1000);
