@@ -2,14 +2,16 @@
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a recording that cannot be read fails the test")]
 
+#[path = "support/running.rs"]
+mod running;
 mod support;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashSet};
 
 use pg_types::record::{CheckpointRecord, RecordBody};
-use pg_types::{FullXid, Lsn, Snapshot, WalRecord, Xid};
+use pg_types::{FullXid, Lsn, WalRecord, Xid};
+use running::running;
 use serde_json::{Value, json};
-use standby_core::visibility::xid_in_mvcc_snapshot;
 use standby_core::{
     CompressCall, CompressReason, CompressionRule, KnownAssignedLayout, RecoveryReader, RecoveryWriter, ReplayedState,
     StandbyProfile, StandbyState, TakenSnapshot,
@@ -285,25 +287,16 @@ fn started_at(run: &Run, record: &WalRecord) -> Option<RecoveryWriter> {
     Some(writer)
 }
 
-/// Every xid that runs for a snapshot, found through `pg_subtrans` where the snapshot lacks it. What was rolled back is left out: a
-/// snapshot that lacks it asks for its parent, one that had it knows that it ended, and the commit log tells a server the same.
-fn running(writer: &RecoveryWriter, snapshot: &Snapshot, aborted: &BTreeSet<u32>) -> Vec<Xid> {
-    let state = writer.state();
-    let runs = |xid: &Xid| xid_in_mvcc_snapshot(*xid, snapshot, &state.subtrans, &mut |_| ());
-    let xids = std::iter::successors(Some(snapshot.xmin), |xid| Some(xid.next()));
-    xids.take_while(|xid| xid.precedes(snapshot.xmax)).filter(|xid| runs(xid) && !aborted.contains(&xid.0)).collect()
-}
-
 #[test]
 fn a_standby_started_anywhere_comes_to_the_same_state() {
     let (mut starts, mut pending, mut compared, mut overflowed) = (0, 0, 0, 0);
     for run in RUNS.iter().filter(|r| r.suffix.is_empty()) {
-        let (mut late, mut aborted): (Vec<RecoveryWriter>, BTreeSet<u32>) = Default::default();
+        let (mut late, mut aborted): (Vec<RecoveryWriter>, HashSet<Xid>) = Default::default();
         let Replay { mut writer, records, .. } = Replay::new(*run, "");
         for (n, record) in records.iter().enumerate() {
             late.extend(started_at(run, record));
             if let RecordBody::Abort(abort) = &record.body {
-                aborted.extend(abort.subxids.iter().chain([&record.xid]).map(|xid| xid.0));
+                aborted.extend(abort.subxids.iter().chain([&record.xid]));
             }
             for one in late.iter_mut().chain([&mut writer]) {
                 one.apply(record).unwrap_or_else(|e| panic!("{run:?}: {e}"));

@@ -1,14 +1,16 @@
 //! A standby that begins to read at any record of real WAL comes to the state of one that replayed everything.
 #![allow(clippy::unwrap_used, reason = "a panic in a test is its report")]
 
+#[path = "../../core/tests/support/running.rs"]
+mod running;
 mod support;
 
 use std::collections::{BTreeMap, HashSet};
 
-use pg_types::{Lsn, RecordBody, Snapshot, WalRecord, Xid};
+use pg_types::{Lsn, RecordBody, WalRecord};
 use pg_wal::WalProfile;
 use pg_wal::record::{Crc, decode_bytes};
-use standby_core::visibility::xid_in_mvcc_snapshot;
+use running::running;
 use standby_core::{RecoveryWriter, StandbySettings, StandbyState};
 use standby_node::begin::{BeginSearch, Beginning};
 use standby_node::config::StartAt;
@@ -46,15 +48,6 @@ fn beginnings(records: &[WalRecord]) -> (BTreeMap<Lsn, Vec<Beginning>>, usize) {
         }
     }
     (found, none)
-}
-
-/// Every xid that runs for a snapshot, found through `pg_subtrans` where the snapshot lacks it. What was rolled back is left out: a
-/// snapshot that lacks it asks for its parent, one that had it knows that it ended, and the commit log tells a server the same.
-fn running(writer: &RecoveryWriter, snapshot: &Snapshot, aborted: &HashSet<Xid>) -> Vec<Xid> {
-    let state = writer.state();
-    let runs = |xid: &Xid| xid_in_mvcc_snapshot(*xid, snapshot, &state.subtrans, &mut |_| ());
-    let xids = std::iter::successors(Some(snapshot.xmin), |xid| Some(xid.next()));
-    xids.take_while(|xid| xid.precedes(snapshot.xmax)).filter(|xid| runs(xid) && !aborted.contains(xid)).collect()
 }
 
 #[test]
