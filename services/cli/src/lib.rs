@@ -16,6 +16,7 @@ pub mod run;
 pub mod scenario_log;
 pub mod scenarios;
 pub mod snapshot;
+pub mod trace;
 pub mod wal;
 pub mod wal_input;
 
@@ -49,6 +50,8 @@ pub enum Command {
     Bench(bench::Args),
     /// Scenarios: what ships, what is in them, whether a file is right, whether what must come out does.
     Scenarios(scenarios::Args),
+    /// Ask traces where time goes: critical paths, comparisons, one transaction's story, rules for CI.
+    Trace(trace::Args),
 }
 
 /// Runs the command and says how the process must exit.
@@ -66,6 +69,7 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Profile(args) => profile::main(&args),
         Command::Bench(args) => bench::main(&args),
         Command::Scenarios(args) => scenarios::main(&args),
+        Command::Trace(args) => trace::main(&args),
     };
     match done {
         Err(error) if notes::reader_is_gone(&error) => Ok(ExitCode::SUCCESS),

@@ -287,7 +287,7 @@ async fn run(
 }
 
 /// A bar on standard error; none unless that is a terminal.
-fn progress_bar() -> ProgressBar {
+pub(crate) fn progress_bar() -> ProgressBar {
     let target = if std::io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     let bar = ProgressBar::with_draw_target(Some(1), target);
     if let Ok(style) = ProgressStyle::with_template("  {spinner} {bar:30} {percent:>3} %  {elapsed:>4}  {wide_msg}") {
