@@ -1,6 +1,6 @@
 //! `walstorm profile`: where a decoder's CPU time goes, by PostgreSQL's function names, as a table like perf's and as a flame graph.
 
-mod flame_graph;
+pub(crate) mod flame_graph;
 pub mod lines;
 
 use std::io::{self, Write};

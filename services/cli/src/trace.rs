@@ -1,8 +1,11 @@
 //! `walstorm trace`: questions to traces, from files, standard input, Jaeger or Tempo. What is computed is in the crate `trace-analysis`;
 //! here is how it is asked and shown.
 
+mod assert;
 mod critical_path;
+mod diff;
 mod explain;
+mod flame;
 mod input;
 mod story;
 mod top;
@@ -31,6 +34,12 @@ enum Command {
     Top(top::Args),
     /// One transaction: a waterfall, and its story in words.
     Explain(explain::Args),
+    /// Which stage of the critical path got slower or faster from one input to another, and whether that may be chance.
+    Diff(diff::Args),
+    /// Checks rules from a TOML file; the exit code is for CI.
+    Assert(assert::Args),
+    /// Own time of spans as a flame graph.
+    Flame(flame::Args),
 }
 
 /// Runs the command.
@@ -50,6 +59,9 @@ pub fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> anyhow::R
         Command::CriticalPath(args) => critical_path::run(args, out, notes)?,
         Command::Top(args) => top::run(args, out, notes)?,
         Command::Explain(args) => explain::run(args, out, notes)?,
+        Command::Diff(args) => diff::run(args, out, notes)?,
+        Command::Assert(args) => assert::run(args, out, notes)?,
+        Command::Flame(args) => flame::run(args, out, notes)?,
     };
     out.flush()?;
     Ok(code)

@@ -157,3 +157,122 @@ fn a_file_that_is_cut_off_is_analysed_up_to_there() {
     assert!(done.notes.contains(&format!("standard input:{lines}: the last line is cut off")), "{}", done.notes);
     assert!(done.out.contains("transactions, critical path of each"), "{}", done.out);
 }
+
+/// A folder with a file of each.
+fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, bytes) in files {
+        std::fs::write(dir.path().join(name), bytes).unwrap();
+    }
+    dir
+}
+
+/// The recorded traces with a change of every span: its service comes first.
+fn changed(change: impl Fn(&str, &mut Value)) -> Vec<u8> {
+    let text = String::from_utf8(zstd::decode_all(std::fs::File::open(recorded()).unwrap()).unwrap()).unwrap();
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let mut request: Value = serde_json::from_str(line).unwrap();
+        for group in request["resourceSpans"].as_array_mut().unwrap() {
+            let names = group["resource"]["attributes"].as_array().unwrap().iter();
+            let service = names.filter(|name| name["key"] == "service.name").map(|name| name["value"]["stringValue"].clone());
+            let service = service.collect::<Vec<_>>().remove(0);
+            let scopes = group["scopeSpans"].as_array_mut().unwrap().iter_mut();
+            let spans = scopes.flat_map(|scope| scope["spans"].as_array_mut().unwrap());
+            spans.for_each(|span| change(service.as_str().unwrap(), span));
+        }
+        lines.push(request.to_string());
+    }
+    lines.join("\n").into_bytes()
+}
+
+/// Moves a time of a span.
+fn add(span: &mut Value, key: &str, by: i64) {
+    let time: i64 = span[key].as_str().unwrap().parse().unwrap();
+    span[key] = (time + by).to_string().into();
+}
+
+#[test]
+fn diff_names_the_stage_that_got_slower() {
+    let slower = changed(|_, span| {
+        if span["name"] == "execute invalidations" {
+            add(span, "endTimeUnixNano", 900_000);
+        }
+    });
+    let dir = folder(&[("after.jsonl", &slower)]);
+    let after = dir.path().join("after.jsonl").display().to_string();
+    let done = run(&["diff", "--json", "--to", "walstorm-decoder", &recorded(), &after]);
+    assert_eq!(done.code, 0, "{}", done.notes);
+    let changes: Vec<Value> = done.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let stage = |name: &str| changes.iter().find(|change| change["stage"] == name).unwrap();
+    let slower = stage("walstorm-decoder: execute invalidations");
+    assert_eq!((&slower["verdict"], &slower["mixed"]), (&"slower".into(), &false.into()));
+    assert_eq!(stage("waiting for walstorm-primary: send wal")["verdict"], "not significant");
+    let table = run(&["diff", "--to", "walstorm-decoder", &recorded(), &after]).out;
+    assert!(table.contains("60 transactions before, 60 after") && table.contains("  slower, "), "{table}");
+    assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
+    let same = run(&["diff", "--json", &recorded(), &recorded()]);
+    assert!(same.out.lines().all(|line| line.contains("not significant")), "{}", same.out);
+}
+
+#[test]
+fn assert_exits_with_0_1_and_2() {
+    let rules = "[[count]]\nname = 'decoded once'\nper = 'transaction'\nspan = 'walstorm-decoder: decode transaction'\nexactly = 1\n\
+        [[limit]]\nname = 'quick'\nstage = 'total'\nmax = '1h'\n[structure]\norphans_max = 0\nunresolved_links_max = 0\n";
+    let broken = "[[forbid]]\nname = 'indexed executes nothing'\nspan = 'decode transaction'\n\
+        where = { 'walstorm.profile' = 'indexed' }\nabove = { 'walstorm.messages_executed' = 0 }\n";
+    let slow = "[[limit]]\nname = 'quick'\nstage = 'total'\np50_max = '1us'\n";
+    let files = [("rules", rules), ("broken", broken), ("slow", slow), ("wrong", "[[count]]\nnames = 'x'\n")];
+    let dir = folder(&files.map(|(name, text)| (name, text.as_bytes())));
+    let check = |name: &str, traces: &str| run(&["assert", &dir.path().join(name).display().to_string(), traces]);
+    let done = check("rules", &recorded());
+    assert_eq!((done.code, done.notes.as_str()), (0, ""), "{}", done.out);
+    assert_eq!(done.out.lines().filter(|line| line.starts_with("holds ")).count(), 4, "{}", done.out);
+    let done = check("broken", &recorded());
+    assert_eq!(done.code, 1);
+    assert!(done.out.contains("BROKEN") && done.out.contains("walstorm.messages_executed = "), "{}", done.out);
+    assert!(done.out.contains("and 35 more") && done.out.contains("1 of 1 rules broken"), "{}", done.out);
+    let done = check("slow", &recorded());
+    assert!(done.code == 1 && done.out.contains("p50 is 1.66 ms, more than 1.00 µs"), "{}", done.out);
+    let done = check("wrong", &recorded());
+    assert!(done.code == 2 && done.notes.contains("line 2") && done.notes.contains("unknown field `names`"), "{}", done.notes);
+    for (rules, traces) in [("rules", "/nowhere"), ("nowhere", &*recorded())] {
+        let done = check(rules, traces);
+        assert!(done.code == 2 && done.notes.contains("nowhere"), "{}", done.notes);
+    }
+}
+
+#[test]
+fn flame_draws_own_time() {
+    let dir = folder(&[]);
+    let file = dir.path().join("flame.svg").display().to_string();
+    let done = run(&["flame", "-o", &file, &recorded()]);
+    assert_eq!((done.code, done.out.as_str()), (0, ""), "{}", done.notes);
+    let svg = std::fs::read_to_string(&file).unwrap();
+    assert!(svg.contains("<svg") && svg.contains("walstorm-decoder: execute invalidations"));
+    let mut reader = quick_xml::Reader::from_str(&svg);
+    while !matches!(reader.read_event().unwrap(), quick_xml::events::Event::Eof) {}
+    let again = run(&["flame", "-o", &file, &recorded()]);
+    assert!(again.code == 1 && again.notes.contains("is there already"), "{}", again.notes);
+    assert_eq!(run(&["flame", &recorded()]).out, svg);
+    let folded = run(&["flame", "--folded", &recorded()]);
+    let path = "walstorm-primary: transaction;walstorm-decoder: decode transaction;walstorm-decoder: execute invalidations ";
+    assert!(folded.out.lines().any(|line| line.starts_with(path)), "{}", folded.out);
+}
+
+#[test]
+fn a_clock_that_is_behind_is_told_and_set_right() {
+    let moved = changed(|service, span| {
+        if service == "walstorm-decoder" {
+            add(span, "startTimeUnixNano", -2_000_000_000);
+            add(span, "endTimeUnixNano", -2_000_000_000);
+        }
+    });
+    let told = "the clock of walstorm-decoder is 2.00 s behind that of walstorm-primary at least";
+    let done = fed(&["critical-path", "-"], &moved);
+    assert!(done.notes.contains(told) && done.notes.contains("set forward by that"), "{}", done.notes);
+    assert!(done.out.contains("decoder: decode transaction") && !done.notes.contains("negative"), "{}", done.notes);
+    let decoder = fed(&["critical-path", "--no-skew-correction", "--to", "walstorm-decoder", "-"], &moved);
+    assert!(decoder.notes.contains(told) && decoder.notes.contains("left as it is"), "{}", decoder.notes);
+    assert!(decoder.notes.contains("gaps were negative"), "{}", decoder.notes);
+}

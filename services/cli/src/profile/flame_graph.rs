@@ -15,10 +15,18 @@ const ROOT: &str = "walsender";
 pub(super) fn render(title: &str, stacks: impl Iterator<Item = (Stack, u64)>) -> anyhow::Result<Vec<u8>> {
     let lines: Vec<String> = stacks.map(|(stack, samples)| line(stack, samples)).collect();
     anyhow::ensure!(!lines.is_empty(), "no sample was taken, it was over too soon: give --runs a larger number");
+    draw(title, "samples", "PostgreSQL's function:", &lines)
+}
+
+/// An SVG of stacks in the folded form. `count_name` is what is counted, `name_type` what the names are of.
+///
+/// # Errors
+/// The library cannot draw it.
+pub(crate) fn draw(title: &str, count_name: &str, name_type: &str, lines: &[String]) -> anyhow::Result<Vec<u8>> {
     let mut options = Options::default();
     options.title = printable(title).into_owned();
-    options.count_name = "samples".to_owned();
-    options.name_type = "PostgreSQL's function:".to_owned();
+    options.count_name = count_name.to_owned();
+    options.name_type = name_type.to_owned();
     options.deterministic = true;
     let mut svg = Vec::new();
     from_lines(&mut options, lines.iter().map(String::as_str), &mut svg).context("draw the flame graph")?;

@@ -1,7 +1,7 @@
 //! Where traces come from, and what is said about them.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
 use trace_analysis::read::api::{Api, Query};
@@ -98,6 +98,11 @@ impl InputArgs {
 }
 
 impl Input {
+    /// Of one file or folder.
+    pub(super) fn file(path: &Path) -> anyhow::Result<Self> {
+        Ok(Self { source: Source::files(&[path.to_owned()], false)?, bar: progress_bar() })
+    }
+
     /// Calls `f` with what is to be told of progress, while the bar shows it.
     pub(super) fn with_bar<T>(&self, what: &str, f: impl FnOnce(&Source, &dyn Fn(u64)) -> T) -> T {
         self.bar.set_length(self.source.bytes().max(1));

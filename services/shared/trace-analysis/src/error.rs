@@ -62,9 +62,6 @@ pub enum TraceError {
         /// What is wrong, with its line and the remedy.
         what: String,
     },
-    /// A flame graph cannot be drawn.
-    #[error("draw the flame graph: {0}")]
-    Flame(String),
 }
 
 /// A result of this crate.

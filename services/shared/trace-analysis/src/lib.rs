@@ -12,12 +12,17 @@
 //! **What bad input does.** Spans may come in any order, twice, without parents, in cycles, ending before they begin, with clocks that go
 //! apart: each is counted, told, and handled by the rule that stands where it is handled ([`store::Damage`], [`skew`], [`critical_path`]).
 
+pub mod checking;
 pub mod config;
 pub mod critical_path;
+pub mod diff;
 pub mod error;
 pub mod explain;
+pub mod flame;
 mod names;
 pub mod read;
+pub mod rules;
+pub mod significance;
 pub mod skew;
 pub mod span;
 pub mod stages;

@@ -48,8 +48,8 @@ impl Default for Times {
 }
 
 impl Times {
-    /// Adds a transaction's.
-    fn add(&mut self, ns: u64) {
+    /// Adds one.
+    pub(crate) fn add(&mut self, ns: u64) {
         self.sum_ns = self.sum_ns.saturating_add(ns);
         // It grows with what is recorded; up to the longest time it always can.
         let _ = self.histogram.record(ns.clamp(1, LONGEST_NS));

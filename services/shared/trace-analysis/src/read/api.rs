@@ -102,9 +102,10 @@ struct Services {
 /// Tempo's answer to `/api/search`.
 #[derive(Deserialize)]
 struct Found {
-    /// The traces.
-    #[serde(default)]
-    traces: Vec<FoundTrace>,
+    /// The traces; may be left out if there are none.
+    traces: Option<Vec<FoundTrace>>,
+    /// How it searched.
+    metrics: Option<serde::de::IgnoredAny>,
 }
 
 /// A trace that was found.
@@ -140,7 +141,11 @@ impl Client<'_> {
         let tags = query.service.as_ref().map(|service| format!("&tags={}", escaped(&format!("service.name=\"{service}\""))));
         let url = format!("{base}/api/search?limit={}{}", query.limit, tags.unwrap_or_default());
         let answer = self.get(&url)?;
-        for trace in self.parse::<Found>(&url, &answer)?.traces {
+        let found: Found = self.parse(&url, &answer)?;
+        if found.traces.is_none() && found.metrics.is_none() {
+            return Err(TraceError::Api { url, what: format!("answers something else than a search does; {}", self.remedy()) });
+        }
+        for trace in found.traces.unwrap_or_default() {
             let answer = self.get(&format!("{base}/api/traces/{}", escaped(&trace.trace_id)))?;
             self.keep(&answer)?;
         }
@@ -184,7 +189,9 @@ impl Client<'_> {
 
     /// An answer of which only a part is needed.
     fn parse<T: for<'de> Deserialize<'de>>(&self, url: &str, answer: &[u8]) -> Result<T> {
-        let what = |error: serde_json::Error| format!("answers something else than expected ({error}); {}", self.remedy());
+        let what = |error: serde_json::Error| {
+            format!("answers something else than a list of services or traces ({error}); {}", self.remedy())
+        };
         serde_json::from_slice(answer).map_err(|error| TraceError::Api { url: url.to_owned(), what: what(error) })
     }
 
