@@ -8,10 +8,14 @@ use serde_json::json;
 use trace_analysis::diff::{Change, SAMPLE, Side, Verdict, compare};
 use trace_analysis::significance::Effect;
 
+use super::columns;
 use super::critical_path::{PathArgs, tell_counts};
 use super::input::{HoldArgs, Input, ShortNames};
 use crate::run::paint::{Column, Paint, Text, Tone, table};
 use crate::run::text::{count, harmless_cut, nanos};
+
+/// Columns from which on there is room for p.
+const WITH_P_COLUMNS: usize = 90;
 
 /// Arguments of `walstorm trace diff`.
 #[derive(Debug, clap::Args)]
@@ -106,14 +110,13 @@ fn to_json(change: &Change, alpha: f64) -> serde_json::Value {
 
 /// The table for people.
 fn write_table(out: &mut dyn Write, changes: &[Change], alpha: f64, short: impl Fn(&str) -> String) -> anyhow::Result<()> {
-    let head = [
-        ("stage", Column::Left),
-        ("before", Column::Right),
-        ("after", Column::Right),
-        ("change", Column::Right),
-        ("p", Column::Right),
-        ("verdict", Column::Left),
-    ];
+    let mut head =
+        vec![("stage", Column::Left), ("before", Column::Right), ("after", Column::Right), ("change", Column::Right)];
+    let wide = columns() >= WITH_P_COLUMNS;
+    if wide {
+        head.push(("p", Column::Right));
+    }
+    head.push(("verdict", Column::Left));
     let rows: Vec<Vec<Text>> = changes
         .iter()
         .map(|change| {
@@ -122,23 +125,27 @@ fn write_table(out: &mut dyn Write, changes: &[Change], alpha: f64, short: impl 
             let found = change.verdict(alpha);
             let (words, tone) = match found {
                 Verdict::NotSignificant => (verdict(found).to_owned(), Tone::Dim),
-                Verdict::Slower | Verdict::Faster if change.is_mixed() => {
-                    (format!("{} for most, not in the mean", verdict(found)), Tone::Plain)
-                }
+                Verdict::Slower | Verdict::Faster if change.is_mixed() => ("mixed".to_owned(), Tone::Plain),
                 Verdict::Slower => (format!("{}, {}", verdict(found), effect(change)), Tone::Bad),
                 Verdict::Faster => (format!("{}, {}", verdict(found), effect(change)), Tone::Good),
             };
-            vec![
+            let mut row: Vec<Text> = vec![
                 harmless_cut(&short(&change.stage), 34).into(),
                 nanos(change.before_ns as u64).into(),
                 nanos(change.after_ns as u64).into(),
                 format!("{sign}{}", nanos(difference.abs() as u64)).into(),
-                p_text(change.comparison.p).into(),
-                Text::new(words, tone),
-            ]
+            ];
+            if wide {
+                row.push(p_text(change.comparison.p).into());
+            }
+            row.push(Text::new(words, tone));
+            row
         })
         .collect();
     writeln!(out, "{}", table(&head, &rows, Paint::for_stdout()))?;
+    if changes.iter().any(|change| change.is_mixed() && change.verdict(alpha) != Verdict::NotSignificant) {
+        writeln!(out, "  mixed: most transactions went one way, the mean the other")?;
+    }
     Ok(())
 }
 

@@ -15,6 +15,8 @@ use crate::run::text::{count, harmless_cut, nanos};
 
 /// Lines at most; of a trace with more spans those that begin first.
 const LINES_MAX: usize = 200;
+/// The most that spans are set in.
+const DEPTH_MAX: usize = 8;
 /// Columns of a span's name.
 const LABEL_COLUMNS: usize = 36;
 /// Columns before the picture: mark, begin, duration, name and what is between.
@@ -76,7 +78,7 @@ pub(super) fn write(
     for span in spans {
         let record = store.record(span);
         let critical = on_path.contains(&span);
-        let indent = "  ".repeat(depth(tree, span).min(8));
+        let indent = "  ".repeat(depth(tree, span));
         let label = harmless_cut(&format!("{indent}{}", names.short(&store.label(record.operation))), LABEL_COLUMNS);
         let bar = axis.bar(record.start, record.end, if critical { '█' } else { '░' });
         let line = format!(
@@ -101,9 +103,9 @@ fn carriers(store: &TraceStore, tree: &Tree, on_path: &BTreeSet<u32>) -> Vec<u32
     carriers.into_iter().filter(|span| !tree.has(*span)).collect()
 }
 
-/// How many parents a span has above it.
+/// How many parents a span has above it, up to so many as are set in.
 fn depth(tree: &Tree, span: u32) -> usize {
-    std::iter::successors(tree.parent(span), |parent| tree.parent(*parent)).count()
+    std::iter::successors(tree.parent(span), |parent| tree.parent(*parent)).take(DEPTH_MAX).count()
 }
 
 /// From the begin of the path, or of a span that is near it, to the last end.

@@ -28,7 +28,7 @@ pub const STATUS: &str = "status";
 /// How much is held.
 #[derive(Clone, Debug)]
 pub struct StoreConfig {
-    /// Bytes of spans, links and values at most.
+    /// Bytes of spans, links, values and names at most.
     pub bytes_max: u64,
     /// Attributes that are kept.
     pub attributes: Attributes,

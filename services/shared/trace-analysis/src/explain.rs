@@ -75,6 +75,11 @@ pub fn find(source: &Source, wanted: Wanted, progress: &dyn Fn(u64)) -> Result<(
         }
         Ok(())
     })?;
+    // A position in the log is often within several transactions, but only one has its commit there.
+    let commits = |choice: &Choice| matches!(wanted, Wanted::Lsn(at) if choice.commit_lsn.as_deref().and_then(lsn) == Some(at));
+    if choices.iter().any(commits) {
+        choices.retain(commits);
+    }
     choices.sort_by_key(|choice| (choice.start, choice.trace));
     Ok((choices, report))
 }

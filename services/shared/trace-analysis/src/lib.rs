@@ -6,7 +6,7 @@
 //! ```
 //!
 //! **Memory.** A span costs 56 bytes; one with links or kept attributes 16 more, and 32 for each link, 24 for each attribute. Names are held
-//! once, at most 50,000 of each sort. `StoreConfig::bytes_max` bounds the whole; what is summed up does not grow with the number of spans.
+//! once, at most 50,000 of them. `StoreConfig::bytes_max` bounds the whole; what is summed up does not grow with the number of spans.
 //! Where a trace is asked for (`explain`), only it and the batches are held.
 //!
 //! **What bad input does.** Spans may come in any order, twice, without parents, in cycles, ending before they begin, with clocks that go

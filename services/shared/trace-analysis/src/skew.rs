@@ -7,11 +7,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::store::TraceStore;
+use crate::store::{Operation, TraceStore};
 use crate::tree::each_tree;
 
 /// Differences above are no clock's.
 pub const TIMELINE_NS: u64 = 60_000_000_000;
+
+/// The longest way of instances over which shifts add up.
+const ROUNDS_MAX: usize = 100;
 
 /// A clock that was set right.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,19 +56,21 @@ pub fn correct(store: &mut TraceStore, correct: bool) -> Vec<Shift> {
     shifts
 }
 
-/// For each operation the number of its instance, and the instances' names.
+/// For each operation the number of its instance, and the instances' names: with the service's alone if it has one instance.
 fn instances(store: &TraceStore) -> (Vec<u32>, Vec<String>) {
     let mut numbers = BTreeMap::new();
-    let mut names = Vec::new();
-    let of_operations = store.operations().iter().map(|operation| {
-        *numbers.entry((operation.service, operation.instance)).or_insert_with(|| {
-            let several = store.operations().iter().any(|o| o.service == operation.service && o.instance != operation.instance);
-            let (service, instance) = (store.text(operation.service), store.text(operation.instance));
-            names.push(if several { format!("{service} ({instance})") } else { service.to_owned() });
-            names.len() as u32 - 1
-        })
-    });
-    (of_operations.collect(), names)
+    for operation in store.operations() {
+        numbers.entry((operation.service, operation.instance)).or_insert(0);
+    }
+    numbers.values_mut().zip(0..).for_each(|(number, at)| *number = at);
+    let has_one = |service: u32| numbers.range((service, 0)..=(service, u32::MAX)).nth(1).is_none();
+    let name = |(service, instance): &(u32, u32)| match store.text(*service) {
+        name if has_one(*service) => name.to_owned(),
+        name => format!("{name} ({})", store.text(*instance)),
+    };
+    let names = numbers.keys().map(name).collect();
+    let of = |operation: &Operation| numbers.get(&(operation.service, operation.instance)).copied().unwrap_or(0);
+    (store.operations().iter().map(of).collect(), names)
 }
 
 /// Compares the begins of all spans with those of their parents and of what they link to.
@@ -114,7 +119,7 @@ fn offsets(differences: &Differences, instances: usize) -> Vec<i64> {
         grown
     };
     let mut grown = Vec::new();
-    for _ in 0..=instances {
+    for _ in 0..instances.min(ROUNDS_MAX) + 1 {
         grown = relax();
         if grown.is_empty() {
             return offsets;
@@ -123,7 +128,7 @@ fn offsets(differences: &Differences, instances: usize) -> Vec<i64> {
     // In a contradiction: nobody is moved who still grows, nor who depends on such a one.
     let mut loose: Vec<bool> = vec![false; instances];
     grown.iter().for_each(|instance| loose[*instance as usize] = true);
-    for _ in 0..instances {
+    for _ in 0..instances.min(ROUNDS_MAX) {
         for (before, after) in differences.keys() {
             loose[*after as usize] |= loose[*before as usize];
         }

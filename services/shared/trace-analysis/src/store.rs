@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 pub use crate::config::{Attributes, STATUS, StoreConfig, WAIT_SUFFIX};
 use crate::error::{Result, TraceError};
-use crate::names::Names;
+use crate::names::{MORE, NAMES_MAX, Names};
 use crate::span::{Link, Span, SpanId, TraceId, Value};
 
 /// Number of a record's missing part.
@@ -120,12 +120,16 @@ pub struct TraceStore {
     values: Vec<(u32, Stored)>,
     /// Names of all sorts.
     names: Names,
+    /// Values that are text.
+    texts: Names,
     /// Who does what, by number.
     operations: Vec<Operation>,
     /// The other way round.
     operation_numbers: FxHashMap<Operation, u32>,
     /// The same operation of a service's first instance, by number.
     canonical: Vec<u32>,
+    /// The first instance's operation, by service and name.
+    first_of: FxHashMap<(u32, u32), u32>,
     /// What is wrong.
     pub damage: Damage,
 }
@@ -140,10 +144,12 @@ impl TraceStore {
             extras: Vec::new(),
             links: Vec::new(),
             values: Vec::new(),
-            names: Names::default(),
+            names: Names::of_names(),
+            texts: Names::of_values(),
             operations: Vec::new(),
             operation_numbers: FxHashMap::default(),
             canonical: Vec::new(),
+            first_of: FxHashMap::default(),
             damage: Damage::default(),
         }
     }
@@ -180,18 +186,24 @@ impl TraceStore {
         self.config.share >= 1.0 || kept(span.trace) || !span.links.is_empty() || span.links_dropped > 0
     }
 
-    /// Number of the span's operation.
+    /// Number of the span's operation. Beyond so many there is one for all.
     fn operation(&mut self, span: &Span<'_>) -> u32 {
-        let service = self.names.number(span.service);
-        let operation = Operation { service, instance: self.names.number(span.instance), name: self.names.number(&span.name) };
+        let full = self.operations.len() >= NAMES_MAX;
+        let mut operation = Operation {
+            service: self.names.number(span.service),
+            instance: self.names.number(span.instance),
+            name: self.names.number(&span.name),
+        };
+        if full && !self.operation_numbers.contains_key(&operation) {
+            let more = self.names.number(MORE);
+            operation = Operation { service: more, instance: more, name: more };
+        }
         if let Some(number) = self.operation_numbers.get(&operation) {
             return *number;
         }
         let number = self.operations.len() as u32;
-        let same = |other: &Operation| (other.service, other.name) == (operation.service, operation.name);
-        let first = self.operations.iter().position(same).map_or(number, |at| at as u32);
         self.operations.push(operation);
-        self.canonical.push(first);
+        self.canonical.push(*self.first_of.entry((operation.service, operation.name)).or_insert(number));
         self.operation_numbers.insert(operation, number);
         number
     }
@@ -207,13 +219,13 @@ impl TraceStore {
                 Value::Int(n) => Stored::Int(*n),
                 Value::Float(n) => Stored::Float(*n),
                 Value::Bool(flag) => Stored::Bool(*flag),
-                Value::Text(text) => Stored::Text(self.names.number(text)),
+                Value::Text(text) => Stored::Text(self.texts.number(text)),
                 Value::Other => continue,
             };
             self.values.push((self.names.number(key), stored));
         }
         if let (Some(why), Attributes::All) = (&span.error, &self.config.attributes) {
-            let stored = Stored::Text(self.names.number(if why.is_empty() { "error" } else { why }));
+            let stored = Stored::Text(self.texts.number(if why.is_empty() { "error" } else { why }));
             self.values.push((self.names.number(STATUS), stored));
         }
         let values = self.values.len() as u32 - values_first;
@@ -251,7 +263,7 @@ impl TraceStore {
             self.links.iter().filter(|link| self.find(link.to.trace, link.to.span).is_none()).count() as u64;
     }
 
-    /// Bytes of spans, links and values that are held.
+    /// Bytes of spans, links, values and names that are held.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let of = |n: usize, size: usize| (n * size) as u64;
@@ -259,6 +271,8 @@ impl TraceStore {
             + of(self.extras.len(), size_of::<Extra>())
             + of(self.links.len(), size_of::<StoredLink>())
             + of(self.values.len(), size_of::<(u32, Stored)>())
+            + self.names.bytes()
+            + self.texts.bytes()
     }
 
     /// All records, by trace and id.
@@ -346,7 +360,7 @@ impl TraceStore {
             Stored::Int(n) => Value::Int(*n),
             Stored::Float(n) => Value::Float(*n),
             Stored::Bool(flag) => Value::Bool(*flag),
-            Stored::Text(number) => Value::Text(Cow::Borrowed(self.text(*number))),
+            Stored::Text(number) => Value::Text(Cow::Borrowed(self.texts.text(*number))),
         })
     }
 

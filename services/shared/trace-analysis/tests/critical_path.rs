@@ -197,10 +197,23 @@ fn what_is_held_is_counted_and_bounded() {
     let error = (0..10_000).flat_map(transaction).find_map(|span| held.push(&span).err()).unwrap();
     assert!(matches!(error, TraceError::TooMany { .. }) && error.to_string().contains("--sample"), "{error}");
     assert!(held.bytes() < 100_200);
-    // Four spans: 56 bytes each, two of them 16 more, each for a link of 32, and one for a wait of 24; the xid is not held.
-    let mut four = TraceStore::new(StoreConfig::default());
-    transaction(1).iter().for_each(|span| four.push(span).unwrap());
-    assert_eq!(four.bytes(), 4 * 56 + 2 * 16 + 2 * 32 + 24);
+    // Four spans more, with the same names: 56 bytes each, two of them 16 more, each for a link of 32, and one for a wait of 24; the xid is
+    // not held.
+    let mut more = TraceStore::new(StoreConfig::default());
+    transaction(1).iter().for_each(|span| more.push(span).unwrap());
+    let before = more.bytes();
+    transaction(2).iter().for_each(|span| more.push(span).unwrap());
+    assert_eq!(more.bytes() - before, 4 * 56 + 2 * 16 + 2 * 32 + 24);
+    // Names without end are not held, nor are services and instances.
+    let (mut named, names) = (TraceStore::new(StoreConfig::default()), (0..120_000u64).map(|n| n.to_string()));
+    for (n, name) in (1..).zip(names) {
+        let instance = if n % 2 == 0 { name.as_str() } else { "" };
+        named.push(&Span { name: name.as_str().into(), instance, ..span("s", "", 1, n, n - 1, n, n + 9) }).unwrap();
+    }
+    named.finish();
+    assert!(named.bytes() < 120_000 * 56 + 20_000_000, "{}", named.bytes());
+    assert_eq!(named.name(named.records().last().unwrap()), "(more names)");
+    assert!(skew::correct(&mut named, true).is_empty());
     let mut tenth = TraceStore::new(StoreConfig { share: 0.1, ..StoreConfig::default() });
     (0..1000).flat_map(transaction).for_each(|span| tenth.push(&span).unwrap());
     tenth.finish();
