@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde_json::json;
-use trace_analysis::diff::{Change, SAMPLE, Side, Verdict, compare};
+use trace_analysis::diff::{Change, Side, Verdict, compare};
 use trace_analysis::significance::Effect;
 
 use super::columns;
@@ -73,8 +73,8 @@ pub(super) fn run(args: &Args, out: &mut dyn Write, notes: &mut dyn Write) -> an
         return Ok(ExitCode::SUCCESS);
     }
     let (n, m) = (before.counts.transactions, after.counts.transactions);
-    let tested =
-        if n.max(m) > SAMPLE as u64 { format!(", {} of each tested at most", count(SAMPLE as u64)) } else { String::new() };
+    let (sampled, all) = (before.sampled().max(after.sampled()) as u64, n.max(m));
+    let tested = if sampled < all { format!(", {} of each tested at most", count(sampled)) } else { String::new() };
     writeln!(out, "{} transactions before, {} after{tested}; mean time of each in a stage", count(n), count(m))?;
     write_table(out, &changes, args.alpha, |text| short.map_or(text.to_owned(), |names| names.short(text)))?;
     Ok(ExitCode::SUCCESS)

@@ -61,6 +61,12 @@ impl Side {
         side
     }
 
+    /// Transactions that are tested.
+    #[must_use]
+    pub fn sampled(&self) -> usize {
+        self.sample.len()
+    }
+
     /// Mean nanoseconds a transaction.
     fn mean_ns(&self, stage: &str) -> f64 {
         self.sums.get(stage).copied().unwrap_or(0) as f64 / self.counts.transactions.max(1) as f64

@@ -6,7 +6,7 @@ mod support;
 
 use support::{span, store, transaction, with};
 use trace_analysis::checking::check;
-use trace_analysis::diff::{Side, TOTAL, Verdict, compare};
+use trace_analysis::diff::{SAMPLE, Side, TOTAL, Verdict, compare};
 use trace_analysis::flame::Flame;
 use trace_analysis::rules::Rules;
 use trace_analysis::stages::PathOptions;
@@ -47,6 +47,17 @@ fn chance_is_called_chance() {
     let changes = compare(&Side::of(&before, &options()), &Side::of(&after, &options()));
     assert!(changes.iter().all(|change| change.verdict(0.01) == Verdict::NotSignificant), "{changes:?}");
     assert!(changes.iter().any(|change| change.before_ns != change.after_ns), "there is a difference");
+}
+
+#[test]
+fn of_many_transactions_a_sample_is_tested_whatever_their_order() {
+    let spans: Vec<_> = (0..SAMPLE as u64 + 500).flat_map(transaction).collect();
+    let reversed: Vec<_> = spans.iter().rev().cloned().collect();
+    let sides = [&spans, &reversed].map(|spans| Side::of(&store(spans), &options()));
+    assert_eq!(sides.each_ref().map(Side::sampled), [SAMPLE; 2]);
+    assert_eq!(sides[0].counts.transactions, SAMPLE as u64 + 500);
+    let changes = compare(&sides[0], &sides[1]);
+    assert!(changes.iter().all(|change| change.comparison.delta == 0.0 && change.before_ns == change.after_ns), "{changes:?}");
 }
 
 /// Checks rules; gives whether each holds, and the first example or reason.

@@ -124,6 +124,8 @@ fn a_file_that_is_cut_anywhere_is_read_up_to_there() {
             let (spans, report) = read_bytes(&bytes[..cut]).unwrap();
             assert!(spans.len() >= 4 && whole.starts_with(&spans), "{form} cut at {cut}");
             assert!(report.notes.len() <= 1, "{form} cut at {cut}: {report:?}");
+            let at = format!("behind byte {}", good.len() + 4);
+            assert!(form != "frames" || report.notes[0].contains(&at), "{form} cut at {cut}: {report:?}");
         }
     }
     let packed = zstd::encode_all(text.as_bytes(), 1).unwrap();

@@ -1,7 +1,9 @@
 //! OTLP's JSON encoding: lines of requests, or documents over several lines. Spans are handed on while a document is still being read.
 
+use std::cell::Cell;
 use std::fmt;
-use std::io::{BufRead, Read};
+use std::io::{self, BufRead, Read};
+use std::rc::Rc;
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
@@ -63,9 +65,33 @@ pub(super) fn read(reader: &mut dyn BufRead, place: &str, out: &mut Emitter<'_>)
     }
 }
 
+/// A reader that fails when a document goes on for too long without a span: its parser holds what it has begun to read.
+struct Bounded<R> {
+    /// What is read.
+    reader: R,
+    /// Bytes since the last span; who takes spans sets it back.
+    unspent: Rc<Cell<u64>>,
+    /// How many there may be.
+    max: u64,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.unspent.get() > self.max {
+            let what = format!("more than {} MiB without a span; let its writer make lines of smaller batches", self.max >> 20);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
+        let n = self.reader.read(buffer)?;
+        self.unspent.set(self.unspent.get() + n as u64);
+        Ok(n)
+    }
+}
+
 /// Reads documents over several lines, one behind the other.
 fn read_documents(reader: impl Read, place: &str, out: &mut Emitter<'_>) -> Result<()> {
-    let mut parser = serde_json::Deserializer::from_reader(reader);
+    out.unspent.set(0);
+    let mut parser =
+        serde_json::Deserializer::from_reader(Bounded { reader, unspent: Rc::clone(&out.unspent), max: PART_BYTES_MAX as u64 });
     loop {
         let parsed = Document { out }.deserialize(&mut parser);
         if let Some(error) = out.failed.take() {
@@ -291,5 +317,21 @@ impl<'de> Element<'de> for &mut Scopes<'_, '_, 'de> {
             return Ok(true);
         };
         if self.out.emit(&raw.span(resource)) { Ok(true) } else { Err(stopped()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_without_spans_is_not_read_for_ever() {
+        let unspent = Rc::new(Cell::new(0));
+        let mut reader = Bounded { reader: io::repeat(b' '), unspent: Rc::clone(&unspent), max: 5000 };
+        let mut buffer = [0; 1000];
+        let mut reads = || (0..1000).take_while(|_| reader.read(&mut buffer).is_ok()).count();
+        assert_eq!(reads(), 6);
+        unspent.set(0);
+        assert_eq!(reads(), 6);
     }
 }

@@ -15,9 +15,11 @@ mod json;
 mod protobuf;
 mod raw;
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use crate::error::{Result, TraceError};
 use crate::span::Span;
@@ -59,11 +61,14 @@ struct Emitter<'f> {
     failed: Option<TraceError>,
     /// What was read.
     report: ReadReport,
+    /// Bytes of a document since its last span: what its parser may hold.
+    unspent: Rc<Cell<u64>>,
 }
 
 impl Emitter<'_> {
     /// Hands on a span; false if no more are wanted.
     fn emit(&mut self, span: &Span<'_>) -> bool {
+        self.unspent.set(0);
         if self.skip > 0 {
             self.skip -= 1;
             return true;
@@ -140,7 +145,7 @@ impl Source {
     /// # Errors
     /// An input cannot be read or holds no traces at all, or `sink` fails.
     pub fn read(&self, progress: &dyn Fn(u64), sink: &mut dyn FnMut(&Span<'_>) -> Result<()>) -> Result<ReadReport> {
-        let mut emitter = Emitter { sink, skip: 0, failed: None, report: ReadReport::default() };
+        let mut emitter = Emitter { sink, skip: 0, failed: None, report: ReadReport::default(), unspent: Rc::default() };
         let mut before = 0;
         for input in &self.inputs {
             let (place, reader): (String, Box<dyn Read + '_>) = match input {
