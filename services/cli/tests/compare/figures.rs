@@ -3,7 +3,6 @@
 //!
 //! The real logs are made by `data/figures/record.py`, which tells what each case is; servers: 13.23, 15.18, 18.6.
 
-use std::fs::File;
 use std::path::Path;
 
 use decoder_core::{Profile, RegisteredCallbacks, WorkMem};
@@ -11,7 +10,9 @@ use pg_types::{PgVersion, Work};
 use primary_core::{Overrides, ParameterValue, Scenario};
 use walstorm_cli::compare;
 use walstorm_cli::scenario_log::ScenarioLog;
-use walstorm_cli::wal_input::WalInput;
+use walstorm_cli::wal_input::{Decoding, WalInput};
+
+use super::relsync::unpack;
 
 /// Versions whose logs are recorded.
 const VERSIONS: [PgVersion; 3] = [PgVersion::V13, PgVersion::V15, PgVersion::V18];
@@ -55,9 +56,7 @@ fn all_profiles() -> Vec<Profile> {
 fn a_simulated_log_costs_what_the_real_one_does() {
     let profiles = all_profiles();
     for version in VERSIONS {
-        let folder = tempfile::tempdir().unwrap();
-        let packed = format!("{}/tests/data/figures/pg{}.tar.zst", env!("CARGO_MANIFEST_DIR"), version.major());
-        tar::Archive::new(zstd::Decoder::new(File::open(packed).unwrap()).unwrap()).unpack(folder.path()).unwrap();
+        let folder = unpack("figures", version);
         for (case, scenario, sizes) in CASES {
             let log = play(scenario, sizes, version);
             let real = work(&folder.path().join(case), log.callbacks(), &profiles);
@@ -130,6 +129,45 @@ fn truncate_grows_with_the_square_up_to_13_and_in_line_with_n_after() {
                 "{profile} on {version}: 100 buckets, 0 to 100 entries, {walked}"
             );
             assert!(scans || walked <= 4.0, "{profile} on {version}: {walked}");
+        }
+    }
+}
+
+/// The same of logs that servers wrote: TRUNCATE of 20, 40 and 80 of two parents' 40 partitions each, every row of which was decoded before.
+#[test]
+fn real_truncates_grow_as_simulated_ones() {
+    for version in VERSIONS {
+        let folder = unpack("figures", version);
+        let input = WalInput::open(&folder.path().join("growth"), None, None).unwrap();
+        let per_partition = if version == PgVersion::V13 { 13 } else { 11 };
+        // At how many commands of each partition all messages are executed, and how often besides.
+        for (profile, exponents, commands, besides) in
+            [("pg13", 1.95..=2.02, 3, 1), ("pg14", 1.0..=1.0, 0, 2), ("pg18", 1.0..=1.0, 0, 2), ("indexed", 1.0..=1.2, 0, 1)]
+        {
+            let mut truncates: Vec<Work> = Vec::new();
+            let decoding = Decoding::at_commit(&profile.parse().unwrap(), WorkMem::default());
+            let keep = &mut |t: &decoder_core::DecodedTransaction| {
+                if t.messages.invalidations() >= 200 {
+                    truncates.push(t.work);
+                }
+            };
+            compare::measure(&input, &decoding, None, keep).unwrap();
+            assert_eq!(truncates.len(), 3, "{profile} on {version}");
+            let messages: Vec<u64> = truncates.iter().map(|work| work.messages_executed).collect();
+            println!(
+                "{version} {profile} {messages:?} {:?}",
+                truncates.iter().map(|w| w.map_slots_visited).collect::<Vec<_>>()
+            );
+            for (n, executed) in [20, 40, 80].into_iter().zip(&messages) {
+                let all = per_partition * n * (commands * n + besides);
+                // `indexed` leaves out those of what is not loaded.
+                let least = if profile == "indexed" { 9 * n } else { all };
+                assert!((least..=all).contains(executed), "{profile} on {version}: {n} partitions, {executed}");
+            }
+            for pair in messages.windows(2) {
+                let exponent = exponent(pair[0], pair[1]);
+                assert!(exponents.contains(&exponent), "{profile} on {version}: {exponent:.3}");
+            }
         }
     }
 }
@@ -209,6 +247,54 @@ fn what_servers_took_for_a_storm_follows_from_slots_within_15_per_cent() {
     assert!((34.0..=47.0).contains(&(predicted[1] / 0.10)) && (8.5..=11.5).contains(&(predicted[6] / 0.09)), "{predicted:?}");
     assert!((4.7..=4.7 * 1.3).contains(&(predicted[1] / predicted[2])), "{predicted:?}");
     assert!((5.99..=6.01).contains(&(slots[1] / slots[2])), "at eleven commands and at the end, or twice: {slots:?}");
+}
+
+/// CPU seconds of walsenders from before the TRUNCATE of N of 2,000 partitions to its COMMIT, each of them with a row that had been decoded.
+const TRUNCATE_SECONDS: [(PgVersion, &str, u64, f64); 10] = [
+    (PgVersion::V13, "pg13", 500, 4.48),
+    (PgVersion::V13, "pg13", 1000, 18.2),
+    (PgVersion::V13, "pg13", 2000, 74.2),
+    (PgVersion::V14, "pg14", 1000, 0.044),
+    (PgVersion::V15, "pg15", 1000, 0.048),
+    (PgVersion::V16, "pg16", 1000, 0.046),
+    (PgVersion::V17, "pg17", 1000, 0.046),
+    (PgVersion::V18, "pg18", 500, 0.033),
+    (PgVersion::V18, "pg18", 1000, 0.049),
+    (PgVersion::V18, "pg18", 2000, 0.111),
+];
+
+/// Slots of an emptied map of 2,048 buckets that a TRUNCATE walks over: counted at 64 of 128 partitions, messages and buckets apart.
+fn truncate_slots(version: PgVersion, profile: &str, truncated: u64) -> f64 {
+    let log = play("truncate-partitions", &[("partitions", 64), ("rows", 1)], version);
+    let work = simulated(&log, &[profile.parse().unwrap()])[0];
+    // Five messages of each partition are of relations. What is executed is counted in one that is as large as the server's.
+    let per_partition = if version == PgVersion::V13 { 13 } else { 11 };
+    let at_64 = work.messages_executed / (64 * per_partition);
+    let executions = if at_64 == 2 { 2 } else { 3 * truncated + 1 };
+    assert!(at_64 == 2 || at_64 == 3 * 64 + 1, "{profile} on {version}: {at_64}");
+    (5 * truncated * executions * 2048) as f64
+}
+
+/// From 13.23's time at N = 1,000 what a bucket takes, from 14.23's what is not the map's of a partition; from counters then the times of all.
+#[test]
+fn what_servers_took_for_truncate_follows_from_slots() {
+    let slots = TRUNCATE_SECONDS.map(|(version, profile, n, _)| truncate_slots(version, profile, n));
+    let of_bucket = TRUNCATE_SECONDS[1].3 / slots[1];
+    let of_partition = (TRUNCATE_SECONDS[3].3 - slots[3] * of_bucket) / 1000.0;
+    assert!((0.5e-9..0.7e-9).contains(&of_bucket) && (25e-6..40e-6).contains(&of_partition), "{of_bucket} {of_partition}");
+    let predicted: Vec<f64> =
+        TRUNCATE_SECONDS.iter().zip(slots).map(|((_, _, n, _), slots)| *n as f64 * of_partition + slots * of_bucket).collect();
+    for ((version, profile, n, measured), predicted) in TRUNCATE_SECONDS.iter().zip(&predicted) {
+        // Those of 18 grow by 1.5 and 2.3 times where N doubles, and slots and partitions twofold.
+        let least = if *n != 1000 && *profile == "pg18" { 0.65 } else { 0.85 };
+        assert!(
+            (least..=1.15).contains(&(predicted / measured)),
+            "{profile} on {version}, {n}: {predicted:.3} s, the server {measured}"
+        );
+    }
+    // 18.2 s to 46 ms.
+    let ratio = predicted[1] / predicted[5];
+    assert!((0.85..=1.15).contains(&(ratio / (18.2 / 0.046))), "{ratio}");
 }
 
 /// A walsender that is idle while 11 messages for each of N partitions pass through a queue of 4,096 is reset: its map is emptied and keeps its

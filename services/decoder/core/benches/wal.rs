@@ -1,5 +1,5 @@
-//! Decoding of WAL files, from bytes to transactions: recorded logs of real servers, a large one of small transactions, and the
-//! scenarios of incidents at their published sizes, under the profiles that they tell apart.
+//! Decoding of WAL files, from bytes to transactions: recorded logs of real servers, a large one of small transactions, and
+//! one incident, step by step from the oldest profile to the newest.
 //!
 //! `cargo bench -p decoder-core --bench wal [PART]`. Reading, the check of every CRC and decoding are in the time.
 
@@ -159,24 +159,4 @@ fn simulated(bencher: Bencher, profile: &str) {
         .counter(BytesCount::new(bytes(folder.path())))
         .counter(ItemsCount::new(200_000u32))
         .bench_local(|| decode(folder.path(), profile, 5, callbacks));
-}
-
-/// Incidents at their published sizes, but for `rolled-back-bulk`: its 10 GB are those of the benchmark `large_transaction`.
-#[divan::bench(args = [
-    ("truncate-partitions", "pg13"), ("truncate-partitions", "pg14"), ("truncate-partitions", "pg18"), ("truncate-partitions", "indexed"),
-    ("catalog-churn", "pg96"), ("catalog-churn", "pg96+direct-syscache"), ("catalog-churn", "pg96+direct-syscache+small-map"),
-    ("catalog-churn", "pg96+direct-syscache+small-map+callback-chains"), ("catalog-churn", "indexed"),
-    ("schema-storm", "pg13"), ("schema-storm", "pg14"), ("schema-storm", "pg18"), ("schema-storm", "indexed"),
-    ("alter-many", "pg18"), ("alter-many", "indexed"),
-    ("grant-all", "pg18"), ("grant-all", "indexed"),
-    ("long-writer-ddl", "pg18"), ("long-writer-ddl", "indexed"),
-    ("inval-feedback", "pg17.5"), ("inval-feedback", "pg17.6"), ("inval-feedback", "indexed"),
-    ("subxact-eviction", "pg16"), ("subxact-eviction", "pg17"),
-    ("sinval-lap", "pg18+live"), ("sinval-lap", "indexed+live"),
-    ("publication-churn", "pg17+pgoutput"), ("publication-churn", "pg18+pgoutput"),
-    ("unpublished-flood", "pg18"), ("matview-refresh", "pg18"), ("temp-table-churn", "pg18"), ("prepared", "pg18"),
-], sample_count = 1, sample_size = 1)]
-fn incidents(bencher: Bencher, (scenario, profile): (&str, &str)) {
-    let (folder, callbacks) = play(scenario, profile);
-    bencher.counter(BytesCount::new(bytes(folder.path()))).bench_local(|| decode(folder.path(), profile, 5, callbacks));
 }

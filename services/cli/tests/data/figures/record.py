@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Records two incidents on a real server: record.py BIN VERSION OUT
+"""Records incidents on a real server: record.py BIN VERSION OUT
 
 BIN is the server's folder of programs (initdb, pg_ctl, postgres), VERSION a name like pg13, OUT a folder. Needs psql, tar and zstd
-on PATH and a user that is not root. Writes OUT/VERSION.tar.zst, the segments of three logs, each from the restart point of a slot on:
+on PATH and a user that is not root. Writes OUT/VERSION.tar.zst, the segments of four logs, each from the restart point of a slot on:
 
 * `truncate`: two parents with 40 partitions each, two rows inserted in every partition, TRUNCATE of one parent, a row in each again;
+* `growth`: the same parents; rows in every partition, TRUNCATE of half of one parent's, again and of one parent, again and of both;
 * `full`: a row inserted in each of 20 tables, then five transactions of CREATE TABLE and two CREATE INDEX;
 * `empty`: five such transactions more, by a slot that was made after the rows.
 
@@ -73,6 +74,9 @@ def record():
     case("truncate", partitions("measurements") + partitions("readings"),
          "begin;" + rows("measurements", 2) + rows("readings", 2) + "commit; truncate measurements; begin;"
          + rows("measurements", 1) + "commit;")
+    filled = "begin;" + rows("measurements", 1) + rows("readings", 1) + "commit;"
+    half = ", ".join(f"measurements_{i}" for i in range(PARTITIONS // 2))
+    case("growth", "", "".join(f"{filled} truncate {which};" for which in [half, "measurements", "measurements, readings"]))
     known = range(TABLES)
     case("full", "".join(f"create table known_{i} (id int, a int, c timestamptz);" for i in known),
          "begin;" + "".join(f"insert into known_{i} values (1, 1, now());" for i in known) + "commit;" + storm("made"))
