@@ -18,6 +18,10 @@ pub struct Span {
     pub span_id: String,
     /// Parent's span id, empty for a root.
     pub parent: String,
+    /// When it began, in nanoseconds since 1970.
+    pub start_ns: u64,
+    /// When it ended.
+    pub end_ns: u64,
     /// Trace and span ids of its links.
     pub links: Vec<(String, String)>,
     /// Attributes as text.
@@ -52,6 +56,8 @@ pub fn read(path: &Path) -> anyhow::Result<Vec<Span>> {
                     trace_id: text_of(&span["traceId"]),
                     span_id: text_of(&span["spanId"]),
                     parent: text_of(&span["parentSpanId"]),
+                    start_ns: text_of(&span["startTimeUnixNano"]).parse()?,
+                    end_ns: text_of(&span["endTimeUnixNano"]).parse()?,
                     links: array(&span["links"]).iter().map(|l| (text_of(&l["traceId"]), text_of(&l["spanId"]))).collect(),
                     attributes: attributes(&span["attributes"]),
                 });

@@ -32,7 +32,7 @@ async fn every_transaction_of_a_real_server_goes_through_the_three_nodes() {
     for (version, profile) in VERSIONS.into_iter().zip(["pg13", "pg14", "pg96", "indexed"]) {
         let fixture = WalFixture::unpack(version).unwrap();
         let cluster = Cluster::start(config(&fixture, profile)).await.unwrap();
-        let subscriber = Subscriber::start(cluster.decoder.addr()).await.unwrap();
+        let subscriber = Subscriber::start(cluster.decoder.addr(), cluster.subscriber.clone()).await.unwrap();
         let reached = cluster.finished().await.unwrap();
         assert_eq!(reached.stopped, Vec::<String>::new(), "{version}");
 

@@ -28,7 +28,7 @@ async fn spans_of(source: SourceConfig, data_dir: &Path, catalog: Option<&Path>)
         export: Export::File(SpanFile::open(&path).unwrap()),
     };
     let cluster = Cluster::start(config).await.unwrap();
-    let subscriber = Subscriber::start(cluster.decoder.addr()).await.unwrap();
+    let subscriber = Subscriber::start(cluster.decoder.addr(), cluster.subscriber.clone()).await.unwrap();
     let reached = cluster.finished().await.unwrap();
     assert_eq!(reached.stopped, Vec::<String>::new());
     let transactions = subscriber.finished(reached.end).await.unwrap().transactions;
@@ -64,8 +64,16 @@ fn check_edges(spans: &[Span], wal: &Path, decoded: u64) {
         if let Some(decode) = named("walstorm-decoder", "decode transaction") {
             assert_eq!(decode.parent, root);
             assert_eq!(decode.attribute("walstorm.commit_lsn"), commit.lsn.to_string());
+            let publish = named("walstorm-decoder", "publish transaction").unwrap();
+            let receive = named("walstorm-subscriber", "receive transaction").unwrap();
+            assert_eq!((&publish.parent, &receive.parent), (&decode.span_id, &publish.span_id));
             decode_spans += 1;
         }
+        // Whenever it committed, its trace is of the run that it is played in.
+        let begun = of_trace.iter().map(|span| span.end_ns).min().unwrap();
+        let ended = of_trace.iter().map(|span| span.end_ns).max().unwrap();
+        assert!(ended - begun < 3600 * 1_000_000_000, "{} to {}", begun, ended);
+        assert!(!transaction.attribute("walstorm.commit_time").is_empty(), "it was moved");
         transactions.insert((trace, root));
     }
     // A batch has at most 128 links, so not every transaction of a large one is linked; but every batch links, to what commits in it.
@@ -110,4 +118,28 @@ async fn every_transaction_of_a_scenario_is_one_trace_through_three_nodes() {
     };
     let (spans, decoded) = spans_of(source, dir.path(), None).await;
     check_edges(&spans, &dir.path().join("primary/wal"), decoded);
+}
+
+/// WAL of 18.6 in which applications handed their traces over (`data/traceparent.sql`).
+#[tokio::test(flavor = "multi_thread")]
+async fn traces_of_applications_go_on_through_the_wal_of_a_real_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let packed = std::fs::File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/traceparent.tar.zst")).unwrap();
+    let wal = dir.path().join("wal");
+    tar::Archive::new(zstd::Decoder::new(packed).unwrap()).unpack(&wal).unwrap();
+    let source = SourceConfig { wal_dir: Some(wal), ..SourceConfig::default() };
+    let (spans, decoded) = spans_of(source, &dir.path().join("run"), None).await;
+    assert_eq!(decoded, 3);
+    let handed_over =
+        [("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"), ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")];
+    for (trace, parent) in handed_over {
+        let mut names: Vec<_> = spans.iter().filter(|span| span.trace_id == trace).map(|span| span.name.as_str()).collect();
+        names.sort_unstable();
+        let wanted = ["apply", "decode transaction", "publish transaction", "receive transaction", "transaction"];
+        assert_eq!(names, wanted, "{trace}");
+        let root = spans.iter().find(|span| span.trace_id == trace && span.name == "transaction").unwrap();
+        assert_eq!((root.parent.as_str(), root.attribute("walstorm.application_trace")), (parent, "true"));
+    }
+    let own = spans.iter().filter(|span| span.name == "transaction" && span.parent.is_empty());
+    assert!(own.clone().count() > 0 && own.clone().all(|span| span.attribute("walstorm.application_trace").is_empty()));
 }

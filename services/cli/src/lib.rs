@@ -17,6 +17,7 @@ pub mod scenario_log;
 pub mod scenarios;
 pub mod snapshot;
 pub mod trace;
+pub mod trace_ui;
 pub mod wal;
 pub mod wal_input;
 

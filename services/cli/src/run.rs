@@ -19,7 +19,8 @@ use decoder_core::{Consumer, PluginOptions};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use primary_core::Overrides;
 use primary_node::config::ClockMode;
-use service_kit::telemetry::{Export, TelemetryConfig, choose_export};
+use service_kit::telemetry::{Export, TelemetryConfig, choose_export, lost_spans};
+use tokio::signal::unix::{SignalKind, signal};
 
 pub mod cluster;
 pub mod ladder;
@@ -36,8 +37,9 @@ pub mod standby_profiles;
 pub mod subscriber;
 pub mod text;
 
-use crate::notes::Stdout;
+use crate::notes::{Stdout, note};
 use crate::plugin_args::PluginArgs;
+use crate::trace_ui::TraceUi;
 use ladder::Rung;
 use out_dir::OutDir;
 use paint::Paint;
@@ -84,6 +86,12 @@ pub struct Args {
     /// OTLP endpoint for traces; default OTEL_EXPORTER_OTLP_ENDPOINT, else traces.jsonl in the report's folder.
     #[arg(long, value_name = "URL")]
     otlp_endpoint: Option<String>,
+    /// Keep the traces in memory and serve them as a page of Jaeger on this machine, during the run and after it, until Ctrl-C.
+    #[arg(long, conflicts_with = "otlp_endpoint")]
+    ui: bool,
+    /// Port of that page; 0: one that is free.
+    #[arg(long, value_name = "PORT", default_value_t = 0, requires = "ui")]
+    ui_port: u16,
     /// Folder with pg_class.csv and pg_class_start.csv that name the relations of the WAL directories.
     #[arg(long, value_name = "DIR")]
     catalog: Option<PathBuf>,
@@ -109,7 +117,7 @@ pub struct ScenarioArgs {
 /// Help after the options.
 const AFTER_HELP: &str = "\
 DIR then holds report.json (depends on sources and seed alone: the same bytes each time with --clock virtual), timings.json (what was
-measured), traces.jsonl (OTLP JSON lines, unless they go to an endpoint), and per source a folder with the primary's WAL.
+measured), traces.jsonl (OTLP JSON lines, unless they go to an endpoint or to --ui), and per source a folder with the primary's WAL.
 
 With --json a line is an object with the key `kind`:
   source       source, consumer, about, scale, seed, parameters, version, records, bytes, commits, aborts, messages, decoded, before_commit (with two_phase or streaming), replayed, stopped, missing_publications, pipeline_wall_ns
@@ -189,13 +197,42 @@ pub fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let mut out = OutDir::take(&args.out)?;
     let workers = std::thread::available_parallelism().map_or(WORKERS_MIN, |n| n.get().max(WORKERS_MIN));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;
-    let result = runtime.block_on(run(args, &settings, &sources, &mut out));
+    let ui = if args.ui { Some(runtime.block_on(TraceUi::start(args.ui_port))?) } else { None };
+    if let Some(ui) = &ui {
+        note(&mut std::io::stderr(), format_args!("traces: {} (send yours to {})", ui.url(), ui.endpoint()));
+    }
+    let result = runtime.block_on(run(args, &settings, &sources, ui.as_ref(), &mut out));
+    let done = finish(args, &mut out, result);
+    if let (Some(ui), Ok(_)) = (&ui, &done) {
+        note(&mut std::io::stderr(), format_args!("traces are served at {} until Ctrl-C", ui.url()));
+        runtime.block_on(interrupted())?;
+    }
     runtime.shutdown_timeout(Duration::from_secs(1));
+    done
+}
+
+/// Waits for Ctrl-C or SIGTERM.
+async fn interrupted() -> anyhow::Result<()> {
+    let mut terminated = signal(SignalKind::terminate()).context("wait for SIGTERM")?;
+    tokio::select! {
+        result = tokio::signal::ctrl_c() => result.context("wait for Ctrl-C"),
+        _ = terminated.recv() => Ok(()),
+    }
+}
+
+/// Writes and prints what a run came to, and gives its exit code.
+fn finish(args: &Args, out: &mut OutDir, result: anyhow::Result<(Report, Timings)>) -> anyhow::Result<ExitCode> {
     let (report, timings) = result?;
     out.write("report.json", &pretty(&report)?)?;
     out.write("timings.json", &pretty(&timings)?)?;
     let shown =
         if args.json { show::json(&report, &timings)? } else { show::text(&report, &timings, &args.out, Paint::for_stdout()) };
+    let lost = lost_spans();
+    if lost > 0 {
+        let why = "they came faster than they could be written, or the collector did not take them";
+        let remedy = "trace fewer with --sampling, or see to the collector";
+        note(&mut std::io::stderr(), format_args!("{lost} spans are lost, so that not all traces are whole: {why}; {remedy}"));
+    }
     let mut stdout = Stdout::new();
     match stdout.write_all(shown.as_bytes()).and_then(|()| stdout.flush()) {
         // Whoever reads wants no more, as in `walstorm run | head`; the exit code still counts.
@@ -251,11 +288,12 @@ async fn run(
     args: &Args,
     settings: &Settings,
     sources: &[source::Source],
+    ui: Option<&TraceUi>,
     out: &mut OutDir,
 ) -> anyhow::Result<(Report, Timings)> {
     let begun = Instant::now();
     let telemetry = TelemetryConfig {
-        endpoint: args.otlp_endpoint.clone(),
+        endpoint: ui.map(TraceUi::endpoint).or_else(|| args.otlp_endpoint.clone()),
         file: Some(out.entry("traces.jsonl")?),
         ..TelemetryConfig::default()
     };

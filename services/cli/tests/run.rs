@@ -205,7 +205,10 @@ fn time_may_be_real_and_traces_may_go_elsewhere() {
     for clock in ["real", "max"] {
         // Nobody listens at that endpoint: spans are lost, the run is not.
         let args = ["small.toml", "--clock", clock, "--profiles", "indexed", "--otlp-endpoint", "http://127.0.0.1:9", "--json"];
-        let text = succeeds(dir.path(), &args);
+        let Output { status, stdout, stderr } = walstorm(dir.path(), &args);
+        let said = String::from_utf8(stderr).unwrap();
+        assert!(status.success() && said.lines().count() == 1 && said.contains("spans are lost"), "{status}: {said}");
+        let text = String::from_utf8(stdout).unwrap();
         let source: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
         assert_eq!(source["decoded"], source["commits"], "{source}");
         assert!(source["decoded"].as_u64() > Some(50), "{source}");

@@ -8,7 +8,7 @@ use decoder_core::PluginOptions;
 use decoder_node::{DecoderConfig, DecoderNode, NodeParts, ScenarioDecoder};
 use pg_types::Lsn;
 use primary_node::{PrimaryConfig, PrimaryNode};
-use service_kit::telemetry::{Export, SamplingConfig, TelemetryConfig};
+use service_kit::telemetry::{self, Export, Guard, Role, SamplingConfig, TelemetryConfig, Tracer};
 use service_kit::{Clock, Drain, SystemClock};
 use standby_node::StandbyNode;
 use tokio::time::{Duration, timeout};
@@ -42,9 +42,15 @@ pub struct ClusterConfig {
     pub export: Export,
 }
 
-/// Three nodes that run.
+/// Three nodes that run, and what traces those that use them.
 #[derive(Debug)]
 pub struct Cluster {
+    /// Traces a subscriber of the decoder.
+    pub subscriber: Tracer,
+    /// Traces readers of the standby.
+    pub reader: Tracer,
+    /// Exports the last spans of both.
+    guards: [Guard; 2],
     /// Serves the WAL.
     pub primary: PrimaryNode,
     /// Decodes it.
@@ -77,6 +83,8 @@ impl Cluster {
     /// A node does not start.
     pub async fn start_with(config: ClusterConfig, set_up: ScenarioDecoder) -> anyhow::Result<Self> {
         let telemetry = TelemetryConfig { sampling: config.sampling.clone(), ..TelemetryConfig::default() };
+        let (subscriber, of_subscriber) = consumer("walstorm-subscriber", &telemetry, &config.export)?;
+        let (reader, of_reader) = consumer("walstorm-reader", &telemetry, &config.export)?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let mut primary_config = PrimaryConfig {
             data_dir: config.data_dir.join("primary"),
@@ -120,7 +128,7 @@ impl Cluster {
         standby_config.primary.endpoint = endpoint;
         let standby =
             StandbyNode::start_with(standby_config, config.export, clock, Drain::new()).await.context("start the standby")?;
-        Ok(Self { primary, decoder, standby })
+        Ok(Self { subscriber, reader, guards: [of_subscriber, of_reader], primary, decoder, standby })
     }
 
     /// Waits until the primary's source has ended and both followers have all of it, or have stopped on the way.
@@ -158,8 +166,11 @@ impl Cluster {
     /// # Errors
     /// A node failed, or does not stop.
     pub async fn shutdown(self) -> anyhow::Result<()> {
-        let Self { primary, decoder, standby } = self;
+        let Self { primary, decoder, standby, guards, .. } = self;
         let stopping = async {
+            for guard in guards {
+                guard.shutdown().await;
+            }
             standby.shutdown().await.context("stop the standby")?;
             decoder.shutdown().await.context("stop the decoder")?;
             primary.shutdown().await.context("stop the primary")?;
@@ -170,4 +181,10 @@ impl Cluster {
             Err(_) => bail!("the nodes did not stop within {STOP_LIMIT:?}"),
         }
     }
+}
+
+/// What traces somebody who uses the nodes.
+fn consumer(service_name: &str, config: &TelemetryConfig, export: &Export) -> anyhow::Result<(Tracer, Guard)> {
+    let role = Role { service_name: service_name.to_owned(), instance_id: service_name.to_owned() };
+    telemetry::start(&role, config, export.clone()).with_context(|| format!("trace {service_name}"))
 }

@@ -13,7 +13,7 @@ use pg_wal::WalDir;
 use primary_core::scenario::{Plan, ServerPlan};
 use primary_core::{Engine, Overrides, Scenario};
 use primary_node::config::{ClockMode, SourceConfig};
-use service_kit::telemetry::{Export, SamplingConfig};
+use service_kit::telemetry::{Export, Sampler, SamplingConfig};
 use standby_core::StandbyProfile;
 use standby_node::config::SizeSettings;
 
@@ -22,7 +22,7 @@ use super::cluster::{Cluster, ClusterConfig, Reached};
 use super::ladder::{Ladder, Side};
 use super::out_dir::{create_private, make_dir};
 use super::profiles::{self, survey};
-use super::readers::Readers;
+use super::readers::{ReaderTrace, Readers};
 use super::report::{
     DecoderProfileReport, DecoderProfileTimings, PipelineReport, SourceReport, SourceTimings, StandbyProfileReport,
     StandbyProfileTimings,
@@ -245,16 +245,19 @@ async fn pipeline(
         export,
     };
     let decoder_profile = config.decoder_profile.clone();
+    let sampler = Sampler::new(&config.sampling)?;
     let begun = Instant::now();
     let cluster = Cluster::start_with(config, set_up.decoder).await?;
-    let subscriber = Subscriber::start(cluster.decoder.addr()).await?;
+    let subscriber = Subscriber::start(cluster.decoder.addr(), cluster.subscriber.clone()).await?;
     // Beside the one who gets everything at its commit, one who gets it as it comes.
     let before_commit = match set_up.decoder.streaming || set_up.decoder.two_phase {
         true => Some(Subscriber::start_in_progress(cluster.decoder.addr()).await?),
         false => None,
     };
     let live_rate = set_up.snapshots_per_second.min(LIVE_SNAPSHOTS_PER_SECOND_MAX);
-    let readers = Readers::start(cluster.standby.addr(), READERS, live_rate).await?;
+    let server = cluster.standby.addr();
+    let trace = ReaderTrace { tracer: cluster.reader.clone(), sampler, server };
+    let readers = Readers::start(server, READERS, live_rate, trace).await?;
     let finished = with_progress(&cluster, bar).await;
     let reached = match finished {
         Ok(reached) => reached,

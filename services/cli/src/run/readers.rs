@@ -3,13 +3,16 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use service_kit::status::{Reason, reason_of};
+use service_kit::telemetry::context::to_metadata;
+use service_kit::telemetry::{ActiveSpan, Sampler, Tracer, names};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status};
 use walstorm_proto::standby::v1::TakeSnapshotRequest;
 use walstorm_proto::standby::v1::standby_service_client::StandbyServiceClient;
 
@@ -55,6 +58,29 @@ impl Totals {
     }
 }
 
+/// Which calls are traced, and by whom.
+#[derive(Debug)]
+pub struct ReaderTrace {
+    /// Makes the spans.
+    pub tracer: Tracer,
+    /// Chooses the calls.
+    pub sampler: Sampler,
+    /// Who is called.
+    pub server: SocketAddr,
+}
+
+impl ReaderTrace {
+    /// A call has ended, with an error or without.
+    fn end(&self, mut span: ActiveSpan, error: Option<&Status>) {
+        span.text(names::SERVER_ADDRESS, &self.server.ip().to_string()).number(names::SERVER_PORT, self.server.port().into());
+        span.text(names::RPC_STATUS, &error.map_or_else(|| "OK".to_owned(), |status| format!("{:?}", status.code())));
+        if let Some(status) = error {
+            span.fail(status.message());
+        }
+        span.end(SystemTime::now());
+    }
+}
+
 /// Readers at work; they stop when this is dropped.
 #[derive(Debug)]
 pub struct Readers {
@@ -67,19 +93,20 @@ pub struct Readers {
 }
 
 impl Readers {
-    /// Starts readers of the standby at `address` that take `per_second` snapshots together.
+    /// Starts readers of the standby at `address` that take `per_second` snapshots together; what `trace` samples is traced.
     ///
     /// # Errors
     /// No connection.
-    pub async fn start(address: SocketAddr, readers: u32, per_second: u64) -> anyhow::Result<Self> {
+    pub async fn start(address: SocketAddr, readers: u32, per_second: u64, trace: ReaderTrace) -> anyhow::Result<Self> {
         let channel = Endpoint::from_shared(format!("http://{address}"))?.tcp_nodelay(true).connect().await;
         let channel = channel.context("connect to the standby")?;
+        let trace = Arc::new(trace);
         let (totals, stop) = (Arc::new(Totals::default()), CancellationToken::new());
         let pause = Duration::from_secs_f64(f64::from(readers.max(1)) / per_second.max(1) as f64);
         let tasks = (0..readers)
             .map(|_| {
                 let client = StandbyServiceClient::new(channel.clone());
-                tokio::spawn(read(client, pause, Arc::clone(&totals), stop.clone()))
+                tokio::spawn(read(client, pause, Arc::clone(&trace), Arc::clone(&totals), stop.clone()))
             })
             .collect();
         Ok(Self { totals, stop, tasks })
@@ -103,7 +130,13 @@ impl Drop for Readers {
 }
 
 /// One reader.
-async fn read(mut client: StandbyServiceClient<Channel>, pause: Duration, totals: Arc<Totals>, stop: CancellationToken) {
+async fn read(
+    mut client: StandbyServiceClient<Channel>,
+    pause: Duration,
+    trace: Arc<ReaderTrace>,
+    totals: Arc<Totals>,
+    stop: CancellationToken,
+) {
     let mut ticks = tokio::time::interval(pause);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -112,7 +145,16 @@ async fn read(mut client: StandbyServiceClient<Channel>, pause: Duration, totals
             _ = ticks.tick() => {}
         }
         let begun = Instant::now();
-        match client.take_snapshot(TakeSnapshotRequest::default()).await {
+        let mut request = Request::new(TakeSnapshotRequest::default());
+        let span = trace.tracer.ask_for_snapshot(&trace.sampler, SystemTime::now());
+        if let Some(span) = &span {
+            to_metadata(span.context(), request.metadata_mut());
+        }
+        let answer = client.take_snapshot(request).await;
+        if let Some(span) = span {
+            trace.end(span, answer.as_ref().err());
+        }
+        match answer {
             Ok(response) => {
                 let snapshot = response.into_inner();
                 let latency = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);

@@ -1,10 +1,14 @@
 //! A subscriber of the decoder that counts what it gets: the consumer at the end of the pipeline.
 
+use std::time::SystemTime;
+
 use anyhow::{Context, bail};
 use pg_types::Lsn;
 use service_kit::client::describe;
 use service_kit::server::MESSAGE_BYTES_MAX;
 use service_kit::status::{Reason, reason_of};
+use service_kit::telemetry::context::from_message;
+use service_kit::telemetry::{Tracer, names};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
@@ -15,7 +19,7 @@ use walstorm_proto::decoder::v1::decoder_service_client::DecoderServiceClient;
 use walstorm_proto::decoder::v1::event::Kind as EventKind;
 use walstorm_proto::decoder::v1::subscribe_request::Kind as Up;
 use walstorm_proto::decoder::v1::subscribe_response::Kind as Down;
-use walstorm_proto::decoder::v1::{Delivery, SubscribeFeedback, SubscribeRequest, SubscribeResponse, SubscribeStart};
+use walstorm_proto::decoder::v1::{Commit, Delivery, SubscribeFeedback, SubscribeRequest, SubscribeResponse, SubscribeStart};
 use walstorm_proto::wal::v1::ChangeKind;
 
 /// Credit given to the decoder, in bytes.
@@ -82,12 +86,12 @@ pub struct Subscriber {
 }
 
 impl Subscriber {
-    /// Subscribes to everything that the decoder at `address` has and will have.
+    /// Subscribes to everything that the decoder at `address` has and will have; sampled transactions have spans by `tracer`.
     ///
     /// # Errors
     /// No connection.
-    pub async fn start(address: std::net::SocketAddr) -> anyhow::Result<Self> {
-        Self::start_with(address, Delivery::OnCommit).await
+    pub async fn start(address: std::net::SocketAddr, tracer: Tracer) -> anyhow::Result<Self> {
+        Self::start_with(address, Delivery::OnCommit, tracer).await
     }
 
     /// The same; what the decoder gives out before the commit comes as it is.
@@ -95,16 +99,16 @@ impl Subscriber {
     /// # Errors
     /// No connection.
     pub async fn start_in_progress(address: std::net::SocketAddr) -> anyhow::Result<Self> {
-        Self::start_with(address, Delivery::InProgress).await
+        Self::start_with(address, Delivery::InProgress, Tracer::off()).await
     }
 
     /// See above.
-    async fn start_with(address: std::net::SocketAddr, delivery: Delivery) -> anyhow::Result<Self> {
+    async fn start_with(address: std::net::SocketAddr, delivery: Delivery, tracer: Tracer) -> anyhow::Result<Self> {
         let channel = Endpoint::from_shared(format!("http://{address}"))?.tcp_nodelay(true).connect().await;
         let channel = channel.context("connect to the decoder")?;
         let client = DecoderServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
         let (sender, received) = watch::channel(Received::default());
-        Ok(Self { received, task: tokio::spawn(subscribe(client, delivery, sender)) })
+        Ok(Self { received, task: tokio::spawn(subscribe(client, delivery, Receipts::new(tracer), sender)) })
     }
 
     /// How far it is.
@@ -148,6 +152,7 @@ impl Subscriber {
 async fn subscribe(
     mut client: DecoderServiceClient<tonic::transport::Channel>,
     delivery: Delivery,
+    mut receipts: Receipts,
     progress: watch::Sender<Received>,
 ) -> anyhow::Result<()> {
     let mut received = Received::default();
@@ -164,7 +169,7 @@ async fn subscribe(
         up.send(SubscribeRequest { kind: Some(Up::Start(start)) }).await.context("subscribe")?;
         let opened = client.subscribe(ReceiverStream::new(requests)).await;
         let ended = match opened {
-            Ok(down) => read(down.into_inner(), &up, &mut received, &progress).await,
+            Ok(down) => read(down.into_inner(), &up, &mut received, &mut receipts, &progress).await,
             Err(status) => Err(status.into()),
         };
         match ended {
@@ -172,6 +177,34 @@ async fn subscribe(
             Err(Ended::Status(status)) => bail!("the subscription ended: {}", describe(&status)),
             Err(Ended::Event(error)) => return Err(error).context("read an event of the decoder"),
             Ok(()) => return Ok(()),
+        }
+    }
+}
+
+/// Makes the spans of sampled transactions that are received.
+#[derive(Debug)]
+struct Receipts {
+    /// Makes them.
+    tracer: Tracer,
+    /// When the batch at hand came.
+    batch: SystemTime,
+    /// When the transaction at hand began to come.
+    begun: SystemTime,
+}
+
+impl Receipts {
+    /// Nothing received.
+    fn new(tracer: Tracer) -> Self {
+        Self { tracer, batch: SystemTime::UNIX_EPOCH, begun: SystemTime::UNIX_EPOCH }
+    }
+
+    /// A transaction is there.
+    fn commit(&self, commit: &Commit) {
+        let context = commit.context.as_deref().and_then(|context| from_message(context).ok());
+        if let Some(mut span) = context.and_then(|context| self.tracer.receive_transaction(&context, self.begun)) {
+            span.number(names::XID, u64::from(commit.xid)).lsn(names::COMMIT_LSN, commit.commit_lsn);
+            span.number(names::CHANGES, commit.event_count);
+            span.end(SystemTime::now());
         }
     }
 }
@@ -202,12 +235,16 @@ async fn read(
     mut down: Streaming<SubscribeResponse>,
     up: &mpsc::Sender<SubscribeRequest>,
     received: &mut Received,
+    receipts: &mut Receipts,
     progress: &watch::Sender<Received>,
 ) -> Result<(), Ended> {
     loop {
         let response = down.message().await?;
         match response.map(|response| response.kind) {
-            Some(Some(Down::Batch(batch))) => count(&batch, received)?,
+            Some(Some(Down::Batch(batch))) => {
+                receipts.batch = SystemTime::now();
+                count(&batch, received, receipts)?;
+            }
             Some(Some(Down::Heartbeat(heartbeat))) => received.end = received.end.max(Lsn(heartbeat.progress_lsn)),
             Some(Some(Down::Started(_)) | None) => continue,
             Some(Some(Down::Draining(_))) | None => return Ok(()),
@@ -220,10 +257,11 @@ async fn read(
 }
 
 /// Adds a batch.
-fn count(batch: &EventBatch, received: &mut Received) -> Result<(), prost::DecodeError> {
+fn count(batch: &EventBatch, received: &mut Received, receipts: &mut Receipts) -> Result<(), prost::DecodeError> {
     let (counts, in_progress) = (&mut received.counts, &mut received.in_progress);
     for event in batch.events() {
         match event?.kind {
+            Some(EventKind::Begin(_)) => receipts.begun = receipts.batch,
             Some(EventKind::Change(change)) => {
                 let columns = change.columns.unwrap_or_default();
                 for (&kind, &rows) in columns.kinds.iter().zip(&columns.row_counts) {
@@ -241,6 +279,7 @@ fn count(batch: &EventBatch, received: &mut Received) -> Result<(), prost::Decod
             Some(EventKind::Commit(commit)) => {
                 counts.transactions += 1;
                 received.end = received.end.max(Lsn(commit.end_lsn));
+                receipts.commit(&commit);
             }
             Some(EventKind::StreamStart(_)) => in_progress.blocks += 1,
             Some(EventKind::StreamCommit(_)) => {

@@ -106,7 +106,10 @@ fn main() -> ExitCode {
 
 /// Loads the configuration and runs the node until it is told to stop.
 async fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let layers = Layers::new("decoder").file(arguments.config.as_deref())?.environment(std::env::vars_os())?;
+    let layers = Layers::new("decoder")
+        .opentelemetry(|name| std::env::var(name).ok())?
+        .file(arguments.config.as_deref())?
+        .environment(std::env::vars_os())?;
     let config = layers.flags(&arguments.flags)?.load::<DecoderConfig>()?;
     if arguments.print_config {
         config.lines().for_each(|line| println!("{line}"));

@@ -60,6 +60,8 @@ pub(crate) struct Batch {
     pub(crate) contexts: Vec<(Lsn, SpanContext)>,
     /// The primary's span, if it is sampled.
     pub(crate) sender: Option<SpanContext>,
+    /// When it arrived.
+    pub(crate) arrived: Instant,
 }
 
 /// What the thread owns.
@@ -241,6 +243,7 @@ impl Pipeline {
             tracing::info!("what is published is as in the catalog's folder at {from}, and followed from there on");
         }
         let spill = FileSpill::open(self.checked.spill.clone())?;
+        self.sink.spans.count_spill_io(spill.io_ns());
         let snapshots = Box::new(self.outlets.snapshots.clone());
         let decoder = match self.checkpoint.consistent {
             true => Decoder::restore(config, catalog, snapshots),
@@ -254,11 +257,12 @@ impl Pipeline {
     /// Decodes all records of a batch.
     fn decode(&mut self, batch: &Batch) -> Result<(), NodeError> {
         let Some(decoder) = &mut self.decoder else { return Ok(()) };
-        let mut span = self.sink.spans.batch(batch.sender.as_ref(), batch.contexts.iter().cloned());
+        let mut span = self.sink.spans.batch(batch.sender.as_ref(), batch.contexts.iter().cloned(), batch.arrived.elapsed());
         if let Some(span) = &mut span {
             span.number(names::RECORDS, batch.raw.offsets.len() as u64)
                 .number(names::BYTES, batch.raw.records.len() as u64)
                 .number(names::TRANSACTIONS, batch.contexts.len() as u64)
+                .number(names::MESSAGING_BATCH_COUNT, batch.raw.offsets.len() as u64)
                 .lsn(names::START_LSN, batch.start.0)
                 .lsn(names::END_LSN, batch.end.0);
         }
@@ -292,6 +296,7 @@ impl Pipeline {
                 None => self.writer.append_fragment(finished.buffer)?,
             }
         }
+        self.sink.spans.written();
         let end = self.writer.end();
         self.outlets.output.send_modify(|output| {
             output.end = end;

@@ -112,6 +112,8 @@ mod tests {
     use pg_wal::writer::{WalWriter, WriterConfig};
     use walstorm_proto::primary::v1::RawRecords;
 
+    use std::time::Instant;
+
     use super::*;
 
     /// Two batches of records as a server writes them, and where each record is.
@@ -140,7 +142,7 @@ mod tests {
             }
             raw.records = bytes.into();
             let end = records[records.len() - 1].1;
-            Arc::new(Batch { start, end, raw, contexts: Vec::new(), sender: None })
+            Arc::new(Batch { start, end, raw, contexts: Vec::new(), sender: None, arrived: Instant::now() })
         };
         let (first, second) = found.split_at(bodies.len() / 2);
         ([batch(first), batch(second)], found.iter().map(|(lsn, ..)| *lsn).collect())
@@ -175,7 +177,14 @@ mod tests {
     fn behind_damage_everything_counts_as_running() {
         let abort = || RecordBody::Abort(Box::default());
         let ([first, _], _) = batches(&[(700, abort()), (701, abort()), (702, abort()), (703, abort())]);
-        let mut damaged = Batch { start: first.start, end: first.end, raw: first.raw.clone(), contexts: vec![], sender: None };
+        let mut damaged = Batch {
+            start: first.start,
+            end: first.end,
+            raw: first.raw.clone(),
+            contexts: vec![],
+            sender: None,
+            arrived: first.arrived,
+        };
         let mut bytes = damaged.raw.records.to_vec();
         let last = bytes.len() - 1;
         bytes[last] ^= 1;

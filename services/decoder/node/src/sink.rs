@@ -336,7 +336,7 @@ impl OutputSink for EventSink {
         }
         self.flush_run();
         let cpu_ns = self.meter.end();
-        let context = self.spans.commit(transaction);
+        let context = self.spans.commit(transaction, cpu_ns);
         let commit = self.finish_transaction(transaction, context, cpu_ns);
         self.put(event::Kind::Commit(commit));
     }
@@ -391,7 +391,7 @@ impl OutputSink for EventSink {
         }
         self.put_pending();
         self.spans.begin(transaction.commit_lsn);
-        let context = self.spans.commit(transaction);
+        let context = self.spans.commit(transaction, self.block_cpu_ns.get(&transaction.xid).copied().unwrap_or(0));
         let commit = self.finish_streamed(transaction, context);
         let start = self.open.streamed.get(&transaction.xid).map_or(self.whole_end, |streamed| streamed.start);
         self.put(event::Kind::StreamCommit(StreamCommit {
@@ -428,14 +428,15 @@ impl OutputSink for EventSink {
         // Only of what was given out: one without changes was not.
         let Some(start) = self.open.prepared.get(&end.xid).copied() else { return };
         self.spans.begin(end.lsn);
-        let context = self.spans.commit(&DecodedTransaction {
+        let transaction = DecodedTransaction {
             xid: end.xid,
             first_lsn: end.first_lsn,
             commit_lsn: end.lsn,
             end_lsn: end.end_lsn,
             subxids: end.subxids.clone(),
             ..DecodedTransaction::default()
-        });
+        };
+        let context = self.spans.commit(&transaction, 0);
         self.put(event::Kind::CommitPrepared(Box::new(CommitPrepared {
             xid: end.xid.0,
             gid: end.gid.clone().into(),

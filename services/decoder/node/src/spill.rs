@@ -8,6 +8,9 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use decoder_core::{SpillError, SpillFailure, SpillFile, SpillStore};
 use rustc_hash::FxHashMap;
@@ -35,6 +38,8 @@ pub(crate) struct FileSpill {
     bytes: u64,
     /// The file used last, kept open: appends and reads come in runs.
     open: Option<(SpillFile, File)>,
+    /// Time that writing and reading took, in nanoseconds.
+    io_ns: Arc<AtomicU64>,
 }
 
 impl FileSpill {
@@ -56,7 +61,18 @@ impl FileSpill {
                 fs::remove_file(&path).map_err(io("remove", &path))?;
             }
         }
-        Ok(Self { settings, lengths: FxHashMap::default(), bytes: 0, open: None })
+        Ok(Self { settings, lengths: FxHashMap::default(), bytes: 0, open: None, io_ns: Arc::default() })
+    }
+
+    /// Time that writing and reading takes, counted on, in nanoseconds.
+    pub(crate) fn io_ns(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.io_ns)
+    }
+
+    /// Adds the time since `began`.
+    fn took(&self, began: Instant) {
+        let ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.io_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
     /// A file's path.
@@ -100,7 +116,9 @@ impl SpillStore for FileSpill {
             let (file, failure) = (self.path(file).display().to_string(), SpillFailure::Limit { bytes_max });
             return Err(SpillError { action: "write", file, reason, failure });
         }
+        let began = Instant::now();
         let written = self.handle(file, true).and_then(|handle| handle.write_all(bytes));
+        self.took(began);
         written.map_err(|source| self.failed("write", file, &source))?;
         *self.lengths.entry(file).or_default() += len;
         self.bytes += len;
@@ -108,6 +126,7 @@ impl SpillStore for FileSpill {
     }
 
     fn read(&mut self, file: SpillFile, offset: u64, into: &mut [u8]) -> Result<usize, SpillError> {
+        let began = Instant::now();
         let read = self.handle(file, false).and_then(|handle| {
             let mut filled = 0;
             while filled < into.len() {
@@ -120,6 +139,7 @@ impl SpillStore for FileSpill {
             }
             Ok(filled)
         });
+        self.took(began);
         read.map_err(|source| self.failed("read", file, &source))
     }
 

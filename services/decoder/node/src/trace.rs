@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use decoder_core::output::DecodedTransaction;
 use opentelemetry::trace::SpanContext;
@@ -23,6 +24,14 @@ pub(crate) struct TransactionSpans {
     contexts: VecDeque<(Lsn, SpanContext)>,
     /// The sampled transaction that is being given out.
     current: Option<Current>,
+    /// Sampled transactions that were given out and are not in the output log yet.
+    publishing: Vec<ActiveSpan>,
+    /// So many of them are in entries that are finished.
+    in_entries: usize,
+    /// Time that spill files took, in nanoseconds.
+    spill_io_ns: Arc<AtomicU64>,
+    /// That when the batch began.
+    batch_io_ns: u64,
 }
 
 /// A sampled transaction that is being given out.
@@ -32,6 +41,8 @@ struct Current {
     context: SpanContext,
     /// When it began to be given out.
     start: SystemTime,
+    /// Time that spill files had taken before.
+    io_ns: u64,
     /// Its span, unless the tracer is off.
     span: Option<ActiveSpan>,
 }
@@ -40,27 +51,67 @@ impl TransactionSpans {
     /// Spans by `tracer`, with times of `clock`.
     #[must_use]
     pub(crate) fn new(tracer: Tracer, clock: Arc<dyn Clock>, profile: &str) -> Self {
-        Self { tracer, clock, profile: profile.to_owned(), contexts: VecDeque::new(), current: None }
+        Self {
+            tracer,
+            clock,
+            profile: profile.to_owned(),
+            contexts: VecDeque::new(),
+            current: None,
+            publishing: Vec::new(),
+            in_entries: 0,
+            spill_io_ns: Arc::default(),
+            batch_io_ns: 0,
+        }
     }
 
-    /// Spans of a batch in which these transactions commit; gives the batch's own, begun now.
+    /// Spill files count on in `io_ns` what time they take.
+    pub(crate) fn count_spill_io(&mut self, io_ns: Arc<AtomicU64>) {
+        self.spill_io_ns = io_ns;
+    }
+
+    /// What they have taken.
+    fn io_ns(&self) -> u64 {
+        self.spill_io_ns.load(Ordering::Relaxed)
+    }
+
+    /// Spans of a batch in which these transactions commit; gives the batch's own, begun when it arrived: it has `waited` since.
     pub(crate) fn batch(
         &mut self,
         sender: Option<&SpanContext>,
         contexts: impl IntoIterator<Item = (Lsn, SpanContext)>,
+        waited: Duration,
     ) -> Option<ActiveSpan> {
         self.contexts.clear();
         self.contexts.extend(contexts);
         if self.contexts.is_empty() {
             return None;
         }
-        self.tracer.process_wal(sender, self.contexts.iter().map(|(_, context)| context), self.clock.now())
+        self.batch_io_ns = self.io_ns();
+        let now = self.clock.now();
+        let commits = self.contexts.iter().map(|(_, context)| context);
+        let mut span = self.tracer.process_wal(sender, commits, now.checked_sub(waited).unwrap_or(now))?;
+        span.number(names::QUEUE_TIME, u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX));
+        Some(span)
     }
 
     /// The batch is processed.
     pub(crate) fn end_batch(&mut self, span: Option<ActiveSpan>) {
-        if let Some(span) = span {
+        if let Some(mut span) = span {
+            span.number(names::SPILL_IO_TIME, self.io_ns() - self.batch_io_ns);
             span.end(self.clock.now());
+        }
+    }
+
+    /// The entry that was being filled is finished: what was given out since the last one is in it, or in those before.
+    pub(crate) fn entry_finished(&mut self) {
+        self.in_entries = self.publishing.len();
+    }
+
+    /// All entries that are finished are in the output log.
+    pub(crate) fn written(&mut self) {
+        if self.in_entries > 0 {
+            let now = self.clock.now();
+            self.publishing.drain(..std::mem::take(&mut self.in_entries)).for_each(|span| span.end(now));
         }
     }
 
@@ -73,13 +124,14 @@ impl TransactionSpans {
         if let Some((_, context)) = self.contexts.pop_front_if(|(lsn, _)| *lsn == commit_lsn) {
             let start = self.clock.now();
             let span = self.tracer.decode_transaction(&context, start);
-            self.current = Some(Current { context, start, span });
+            self.current = Some(Current { context, start, io_ns: self.io_ns(), span });
         }
     }
 
-    /// It is complete. Gives the context for its subscribers: that of the span `decode transaction`, if it is sampled.
-    pub(crate) fn commit(&mut self, transaction: &DecodedTransaction) -> Option<SpanContext> {
-        let Current { context, start, span } = self.current.take()?;
+    /// It is complete, and took so much CPU time. Gives the context for its subscribers: that of the span `publish transaction`, if it is
+    /// sampled.
+    pub(crate) fn commit(&mut self, transaction: &DecodedTransaction, cpu_ns: u64) -> Option<SpanContext> {
+        let Current { context, start, io_ns, span } = self.current.take()?;
         let Some(mut span) = span else { return Some(context) };
         let end = self.clock.now();
         span.number(names::XID, u64::from(transaction.xid.0))
@@ -89,6 +141,12 @@ impl TransactionSpans {
             .number(names::CHANGES, transaction.changes())
             .number(names::MESSAGES, transaction.messages.invalidations())
             .number(names::MESSAGES_EXECUTED, transaction.work.messages_executed)
+            .number(names::RELATIONS_LOADED, transaction.work.relations_loaded)
+            .number(names::RELATIONS_REBUILT, transaction.work.relations_rebuilt)
+            .number(names::CATALOG_SCANS, transaction.work.catalog_scans)
+            .number(names::SPILL_BYTES, transaction.work.spill_bytes)
+            .number(names::SPILL_IO_TIME, self.io_ns() - io_ns)
+            .number(names::CPU_TIME, cpu_ns)
             .text(names::PROFILE, &self.profile);
         let own = span.context().clone();
         if transaction.work.messages_executed > 0
@@ -98,6 +156,9 @@ impl TransactionSpans {
             inner.end(end);
         }
         span.end(end);
-        Some(own)
+        let published = self.tracer.publish_transaction(&own, end)?;
+        let context = published.context().clone();
+        self.publishing.push(published);
+        Some(context)
     }
 }

@@ -298,7 +298,7 @@ impl Upstream {
             state.received_lsn = state.received_lsn.max(end);
             state.wal_end_lsn = state.wal_end_lsn.max(end);
         });
-        Ok(Some(Batch { start, end, raw, contexts, sender }))
+        Ok(Some(Batch { start, end, raw, contexts, sender, arrived: std::time::Instant::now() }))
     }
 
     /// What a status means: gone for a while, or refused for good.

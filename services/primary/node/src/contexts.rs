@@ -5,7 +5,7 @@
 //! both maps are bounded. A stream that begins in the middle of a transaction has not seen all of it, so it may count fewer
 //! commands; messages are counted in the commit record itself.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use opentelemetry::trace::SpanContext;
@@ -84,6 +84,8 @@ pub struct Context {
     pub xid: Xid,
     /// Start of the commit record.
     pub commit_lsn: Lsn,
+    /// Since when it was seen running at the latest, by the times of others' commits; WAL tells no begin.
+    pub running_since: Timestamp,
     /// When it committed.
     pub commit_time: Timestamp,
     /// Its context: trace id, id of the span `transaction`, sampled or not.
@@ -94,6 +96,36 @@ pub struct Context {
     pub cost: CommitCost,
     /// Committed subtransactions.
     pub subxids: u64,
+}
+
+/// Tells since when transactions run. A transaction whose xid was there when another committed was running then; nothing in WAL says more.
+#[derive(Debug, Default)]
+struct RunningSince {
+    /// The newest xid of any record.
+    newest: Xid,
+    /// The newest xid at a commit, and the time of that commit, in order; none twice for an xid.
+    seen: VecDeque<(Xid, Timestamp)>,
+}
+
+impl RunningSince {
+    /// A record of a transaction was read.
+    fn record(&mut self, xid: Xid) {
+        if xid.follows(self.newest) {
+            self.newest = xid;
+        }
+    }
+
+    /// A transaction has committed; since when it was running at the latest.
+    fn commit(&mut self, xid: Xid, time: Timestamp) -> Timestamp {
+        if self.seen.back().is_none_or(|(newest, _)| self.newest.follows(*newest)) {
+            if self.seen.len() >= REMEMBERED_MAX {
+                self.seen.pop_front();
+            }
+            self.seen.push_back((self.newest, time));
+        }
+        let first = self.seen.partition_point(|(newest, _)| newest.precedes(xid));
+        self.seen.get(first).map_or(time, |(_, seen)| time.min(*seen))
+    }
 }
 
 /// Follows the transactions of one stream.
@@ -109,6 +141,8 @@ pub struct TransactionContexts {
     commands: HashMap<Xid, (CommandId, u64)>,
     /// Contexts that applications handed over, by the xid of the message.
     applications: HashMap<Xid, SpanContext>,
+    /// Since when they run.
+    running: RunningSince,
 }
 
 impl TransactionContexts {
@@ -116,7 +150,8 @@ impl TransactionContexts {
     #[must_use]
     pub fn new(decider: Arc<ContextDecider>, identity: WalIdentity) -> Self {
         let profile = WalProfile::of(identity.version);
-        Self { decider, identity, profile, commands: HashMap::new(), applications: HashMap::new() }
+        let running = RunningSince::default();
+        Self { decider, identity, profile, commands: HashMap::new(), applications: HashMap::new(), running }
     }
 
     /// What the log's version writes.
@@ -137,6 +172,7 @@ impl TransactionContexts {
     /// # Errors
     /// A record of a transaction's end contradicts its layout.
     pub fn observe_raw(&mut self, record: &RawRecord<'_>) -> Result<Option<Context>, Error> {
+        self.running.record(record.header.xid);
         match record.class() {
             RecordClass::Other | RecordClass::Invalidations | RecordClass::RunningXacts => Ok(None),
             RecordClass::Abort if self.commands.is_empty() && self.applications.is_empty() => Ok(None),
@@ -149,6 +185,7 @@ impl TransactionContexts {
 
     /// The same for a decoded record.
     pub fn observe(&mut self, record: &WalRecord) -> Option<Context> {
+        self.running.record(record.xid);
         match &record.body {
             RecordBody::NewCid(new_cid) => self.count_command(new_cid),
             RecordBody::LogicalMessage(message) if message.transactional => self.take_application(record.xid, message),
@@ -158,9 +195,11 @@ impl TransactionContexts {
             RecordBody::Commit(commit) => {
                 let (commands, application) = self.take_all(record.xid, commit.prepared_xid, &commit.subxids);
                 let cost = CommitCost { messages: commit.messages.len() as u64, commands };
+                let xid = if commit.prepared_xid.is_valid() { commit.prepared_xid } else { record.xid };
                 return Some(Context {
-                    xid: if commit.prepared_xid.is_valid() { commit.prepared_xid } else { record.xid },
+                    xid,
                     commit_lsn: record.lsn,
+                    running_since: self.running.commit(xid, commit.time),
                     commit_time: commit.time,
                     span: self.decider.decide(record.lsn, cost, application.as_ref()),
                     application,
@@ -261,6 +300,24 @@ mod tests {
             sampled += usize::from(a.span.is_sampled());
         }
         assert!((400..600).contains(&sampled), "{sampled}");
+    }
+
+    #[test]
+    fn a_transaction_runs_since_the_first_commit_beside_it() {
+        let [mut c, _] = contexts(&SamplingConfig::default());
+        let mut at = |lsn: u64, xid: u32, time: Option<i64>| {
+            let body = time.map_or(RecordBody::Other { rmid: 10, info: 0 }, |time| {
+                RecordBody::Commit(Box::new(CommitRecord { time: Timestamp(time), ..CommitRecord::default() }))
+            });
+            c.observe(&record(lsn, xid, body)).map(|context| context.running_since.0)
+        };
+        assert_eq!(at(8, 10, None), None);
+        assert_eq!(at(16, 11, Some(100)), Some(100), "nobody committed beside it");
+        assert_eq!(at(24, 12, None), None);
+        assert_eq!(at(32, 13, Some(200)), Some(200));
+        assert_eq!(at(40, 10, Some(300)), Some(100), "it was there when 11 committed");
+        assert_eq!(at(48, 12, Some(400)), Some(200));
+        assert_eq!(at(56, 14, Some(350)), Some(350), "and clocks that go back make no end before its begin");
     }
 
     #[test]

@@ -112,6 +112,7 @@ fn main() -> ExitCode {
 /// Runs a primary until it is told to stop.
 async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let effective = Layers::new("primary")
+        .opentelemetry(|name| std::env::var(name).ok())?
         .file(arguments.config.as_deref())?
         .environment(std::env::vars_os())?
         .flags(&arguments.settings)?

@@ -1,4 +1,4 @@
-//! Configuration in layers: built-in defaults < TOML file < environment < flags.
+//! Configuration in layers: built-in defaults < OpenTelemetry's variables < TOML file < environment < flags.
 //!
 //! A node's configuration is one serde struct with `#[serde(deny_unknown_fields, default)]` on it and on every struct in it.
 //! `server.listen` is set by `listen` in the table `[server]` of the file, by `WALSTORM_DECODER__SERVER__LISTEN`, or by a flag.
@@ -139,6 +139,25 @@ impl Layers {
         let table: toml::Table = toml::from_str(&text).map_err(|e| syntax(e.to_string().trim_end().to_owned()))?;
         let dict = dict_of(&table).map_err(syntax)?;
         self.add(dict, &mut |_| Origin::File(path.to_owned()))?;
+        Ok(self)
+    }
+
+    /// Adds the variables that OpenTelemetry's specification defines, for the table `[telemetry]`; belongs before the file, since they are not of this
+    /// program alone.
+    ///
+    /// # Errors
+    /// A variable has a value that is none of its.
+    pub fn opentelemetry(mut self, var: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+        let settings = crate::telemetry::otel_env::settings(var).map_err(|wrong| ConfigError::Field {
+            origin: Origin::Environment(wrong.name.to_owned()),
+            problem: format!("it must be {}", wrong.expected),
+        })?;
+        for (variable, (field, value)) in settings {
+            let parts: Vec<String> = field.split('.').map(str::to_owned).collect();
+            let Ok(parsed) = value.parse::<Value>();
+            self.raw.insert(field.to_owned(), value);
+            self.add(nest(&parts, parsed), &mut |_| Origin::Environment(variable.to_owned()))?;
+        }
         Ok(self)
     }
 

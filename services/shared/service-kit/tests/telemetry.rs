@@ -7,7 +7,7 @@ use opentelemetry::trace::SpanContext;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{TraceService, TraceServiceServer};
 use opentelemetry_proto::tonic::collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse};
 use opentelemetry_proto::tonic::trace::v1::Span;
-use service_kit::telemetry::{self, Export, Guard, Role, SpanFile, TelemetryConfig, Tracer, WalId, names};
+use service_kit::telemetry::{self, Export, Guard, Protocol, Role, SpanFile, TelemetryConfig, Tracer, WalId, names};
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status};
 
@@ -216,7 +216,7 @@ async fn a_collector_gets_the_spans_over_grpc() {
     let collector = tokio::spawn(router.serve_with_incoming(incoming));
 
     let config = TelemetryConfig { shutdown_timeout: Duration::from_secs(60), ..TelemetryConfig::default() };
-    let (tracer, guard) = start("decoder", Export::Collector { endpoint }, &config);
+    let (tracer, guard) = start("decoder", Export::Collector { endpoint, protocol: Protocol::Grpc }, &config);
     let context = WAL.transaction_context(0x3000, true);
     tracer.decode_transaction(&context, at(5)).expect("sampled").end(at(6));
     assert_eq!(guard.shutdown().await.exported, 1);
@@ -233,7 +233,7 @@ async fn a_collector_that_is_away_costs_spans_but_not_the_end() {
     // Listens, but nobody ever answers.
     let endpoint = format!("http://{}", listener.local_addr().expect("bound"));
     let config = TelemetryConfig { shutdown_timeout: Duration::from_millis(50), ..TelemetryConfig::default() };
-    let (tracer, guard) = start("decoder", Export::Collector { endpoint }, &config);
+    let (tracer, guard) = start("decoder", Export::Collector { endpoint, protocol: Protocol::Grpc }, &config);
     tracer.decode_transaction(&WAL.transaction_context(8, true), at(5)).expect("sampled").end(at(6));
     let counts = tokio::time::timeout(Duration::from_secs(60), guard.shutdown()).await.expect("the end hangs");
     assert_eq!(counts.exported, 0);

@@ -102,6 +102,16 @@ fn an_answer_of_jaeger_has_parents_and_links() {
 }
 
 #[test]
+fn nulls_of_a_store_are_lists_without_elements() {
+    let text = r#"{"data":[{"traceID":"0a","spans":[
+        {"traceID":"0a","spanID":"02","operationName":"op","startTime":10,"duration":3,"references":null,"warnings":null,"tags":null,"processID":"p1"},
+        {"traceID":"0a","spanID":"03","operationName":"op","startTime":10,"duration":3,"references":[],"tags":[{"key":"a","value":null}],"processID":"p1"}],
+        "processes":{"p1":{"serviceName":"decoder","tags":[]}}}],"total":0}"#;
+    let (spans, report) = read_bytes(text.replace('\n', " ").as_bytes()).unwrap();
+    assert!(spans.len() == 2 && report.notes.is_empty(), "{spans:?} {report:?}");
+}
+
+#[test]
 fn a_file_that_is_cut_anywhere_is_read_up_to_there() {
     let (one, two) = lines();
     let text = format!("{one}{two}");

@@ -85,7 +85,10 @@ fn main() -> ExitCode {
 
 /// Runs the node until a signal.
 async fn run(cli: Cli) -> anyhow::Result<()> {
-    let layers = Layers::new("standby").file(cli.config.as_deref())?.environment(std::env::vars_os())?;
+    let layers = Layers::new("standby")
+        .opentelemetry(|name| std::env::var(name).ok())?
+        .file(cli.config.as_deref())?
+        .environment(std::env::vars_os())?;
     let effective = layers.flags(&cli.flags)?.load::<Config>()?;
     service_kit::logs::init(&effective.value.log)?;
     effective.log();

@@ -197,8 +197,9 @@ impl Replay {
 
     /// Applies a batch.
     fn batch(&mut self, batch: &Batch) -> Result<(), Halt> {
-        let span = self.spans.process_wal(batch);
-        self.progress.lag.taken(batch.received, self.clock.monotonic());
+        let now = self.clock.monotonic();
+        let span = self.spans.process_wal(batch, now.saturating_sub(batch.received));
+        self.progress.lag.taken(batch.received, now);
         let (now_ms, received_ms) = (self.now_ms(), millis(batch.received));
         if let Some(writer) = &mut self.writer {
             writer.set_now(now_ms);
@@ -207,12 +208,14 @@ impl Replay {
         for raw in &batch.records {
             while contexts.next_if(|c| c.commit_lsn < raw.lsn.0).is_some() {}
             let context = contexts.next_if(|c| c.commit_lsn == raw.lsn.0);
-            let begun = context.map(|_| self.spans.now());
+            let span = context.and_then(|context| self.spans.apply(context));
             let record = self.decode(raw)?;
+            let before = span.is_some().then(|| self.clock.monotonic());
             self.wait_for_readers(&record, received_ms);
+            let waited = before.map(|before| self.clock.monotonic().saturating_sub(before));
             self.record(&record)?;
-            if let (Some(context), Some(begun)) = (context, begun) {
-                self.spans.apply(context, &record, begun);
+            if let Some(span) = span {
+                self.spans.applied(span, &record, waited.unwrap_or_default());
             }
         }
         self.progress.replay_lsn = self.progress.replay_lsn.max(batch.end_lsn);

@@ -2,10 +2,11 @@
 //! costs one comparison.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use pg_types::{Lsn, RecordBody, WalRecord, Xid};
+use pg_types::{Lsn, RecordBody, WalRecord};
 use service_kit::Clock;
+use service_kit::cpu::thread_cpu_ns;
 use service_kit::telemetry::context::{from_message, from_metadata, parse_context};
 use service_kit::telemetry::{ActiveSpan, Tracer, names};
 use tonic::metadata::MetadataMap;
@@ -36,21 +37,24 @@ impl Spans {
         self.clock.now()
     }
 
-    /// A batch begins to be replayed; no span if no sampled transaction commits in it.
+    /// A batch begins to be replayed, which has `waited` since it arrived; no span if no sampled transaction commits in it.
     #[must_use]
-    pub fn process_wal(&self, batch: &Batch) -> Option<ActiveSpan> {
+    pub fn process_wal(&self, batch: &Batch, waited: Duration) -> Option<ActiveSpan> {
         if !self.tracer.is_on() || batch.contexts.is_empty() {
             return None;
         }
         let sender = parse_context(&batch.traceparent, "").ok();
         let commits: Vec<_> = batch.contexts.iter().filter_map(|context| from_message(context).ok()).collect();
-        let mut span = self.tracer.process_wal(sender.as_ref(), &commits, self.now())?;
+        let now = self.now();
+        let mut span = self.tracer.process_wal(sender.as_ref(), &commits, now.checked_sub(waited).unwrap_or(now))?;
         let start = batch.records.first().map_or(batch.end_lsn, |record| record.lsn);
         span.lsn(names::START_LSN, start.0)
             .lsn(names::END_LSN, batch.end_lsn.0)
             .number(names::RECORDS, batch.records.len() as u64)
             .number(names::BYTES, batch.bytes as u64)
-            .number(names::TRANSACTIONS, batch.contexts.len() as u64);
+            .number(names::TRANSACTIONS, batch.contexts.len() as u64)
+            .number(names::MESSAGING_BATCH_COUNT, batch.records.len() as u64)
+            .number(names::QUEUE_TIME, nanos(waited));
         Some(span)
     }
 
@@ -61,18 +65,27 @@ impl Spans {
         }
     }
 
-    /// The end of a transaction was replayed, between `begun` and now.
-    pub fn apply(&self, context: &TransactionContext, record: &WalRecord, begun: SystemTime) {
-        let Ok(parent) = from_message(context) else { return };
-        let Some(mut span) = self.tracer.apply(&parent, begun) else { return };
-        let subxids = match &record.body {
-            RecordBody::Commit(commit) => commit.subxids.len() as u64,
-            _ => 0,
+    /// The end of a sampled transaction begins to be replayed.
+    #[must_use]
+    pub fn apply(&self, context: &TransactionContext) -> Option<Applying> {
+        let span = self.tracer.apply(&from_message(context).ok()?, self.now())?;
+        Some(Applying { span, cpu_ns: thread_cpu_ns() })
+    }
+
+    /// It was replayed, after it had `waited` for readers.
+    pub fn applied(&self, applying: Applying, record: &WalRecord, waited: Duration) {
+        let Applying { mut span, cpu_ns } = applying;
+        let (xid, subxids) = match &record.body {
+            RecordBody::Commit(commit) if commit.prepared_xid.is_valid() => (commit.prepared_xid, commit.subxids.len()),
+            RecordBody::Commit(commit) => (record.xid, commit.subxids.len()),
+            _ => (record.xid, 0),
         };
-        span.number(names::XID, u64::from(Xid(context.xid).numeric()))
+        span.number(names::XID, u64::from(xid.numeric()))
             .lsn(names::COMMIT_LSN, record.lsn.0)
             .lsn(names::END_LSN, record.end_lsn.0)
-            .number(names::SUBXIDS, subxids);
+            .number(names::SUBXIDS, subxids as u64)
+            .number(names::READER_WAIT, nanos(waited))
+            .number(names::CPU_TIME, thread_cpu_ns().saturating_sub(cpu_ns));
         span.end(self.now());
     }
 
@@ -84,7 +97,23 @@ impl Spans {
             .number(names::XMIN, u64::from(response.xmin))
             .number(names::XMAX, u64::from(response.xmax))
             .number(names::XIP, u64::from(response.xip_count))
-            .number(names::SLOTS_VISITED, response.slots_visited);
+            .number(names::SLOTS_VISITED, response.slots_visited)
+            .text(names::RPC_STATUS, "OK");
         span.end(self.now());
     }
+}
+
+/// The end of a transaction that is being replayed.
+#[derive(Debug)]
+#[must_use = "a span that is not ended is lost"]
+pub struct Applying {
+    /// Its span.
+    span: ActiveSpan,
+    /// CPU time that the thread had used before.
+    cpu_ns: u64,
+}
+
+/// A time in nanoseconds.
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

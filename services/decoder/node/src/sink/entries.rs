@@ -33,6 +33,7 @@ impl EventSink {
         let buffer = std::mem::replace(&mut self.buffer, EntryBuffer::with_capacity(capacity));
         let items = std::mem::take(&mut self.items);
         self.finished.push(Finished { buffer, end, items });
+        self.spans.entry_finished();
         self.whole_len = 0;
         self.relations.clear();
     }

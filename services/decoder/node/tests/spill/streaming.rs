@@ -131,11 +131,12 @@ async fn blocks_are_kept_as_long_as_somebody_will_need_them() {
     let node = DecoderNode::start(settings.clone()).await.unwrap();
     let (mut behind, started) = Subscription::open_when_ready(node.addr(), named()).await;
     assert_eq!(Lsn(started.start_lsn), small);
+    let first_file = || std::fs::read_dir(&output.dir).unwrap().map(|file| file.unwrap().file_name()).min();
+    // Before anything is confirmed: reading confirms, too.
+    let needed = first_file();
     behind.read_to(end).await;
     let rest: Vec<Item> = items.iter().filter(|item| item.end_lsn > small).cloned().collect();
     assert_same(&behind.items, &rest);
-    let first_file = || std::fs::read_dir(&output.dir).unwrap().map(|file| file.unwrap().file_name()).min();
-    let needed = first_file();
     behind.flush(end, true).await;
     // Nobody needs them any more.
     while first_file() == needed {

@@ -56,7 +56,7 @@ pub(super) fn trace_batch(state: &State, slot: &str, outgoing: &mut Outgoing, re
     let free = state.claims.claim(start, end);
     for context in &outgoing.sampled {
         if free.iter().any(|(from, to)| (*from..*to).contains(&context.commit_lsn)) {
-            end_transaction(state, context);
+            end_transaction(state, context, ready);
         }
     }
     let contexts = outgoing.sampled.iter().map(|c| &c.span);
@@ -67,7 +67,9 @@ pub(super) fn trace_batch(state: &State, slot: &str, outgoing: &mut Outgoing, re
             .number(names::RECORDS, outgoing.records)
             .number(names::BYTES, outgoing.bytes)
             .number(names::TRANSACTIONS, outgoing.commits)
-            .text(names::SLOT, slot);
+            .text(names::SLOT, slot)
+            .text(names::MESSAGING_DESTINATION, slot)
+            .number(names::MESSAGING_BATCH_COUNT, outgoing.records);
         if let Ok(waited) = now.duration_since(ready) {
             span.number(names::CREDIT_WAIT, waited.as_nanos() as u64);
         }
@@ -75,16 +77,30 @@ pub(super) fn trace_batch(state: &State, slot: &str, outgoing: &mut Outgoing, re
     }
 }
 
-/// The span of one transaction. WAL has the time of its commit alone, so it begins and ends there.
-fn end_transaction(state: &State, context: &Context) {
-    let time = system_time(context.commit_time);
-    let span: Option<ActiveSpan> = state.tracer.transaction(&context.span, context.application.as_ref(), time);
+/// A commit that is further than this from when it is read is of a log that is played again.
+const REPLAYED_AFTER: Duration = Duration::from_secs(3600);
+
+/// The span of one transaction, whose commit was read at `read`. That of an old log, or of simulated times, is moved to end there: beside what is
+/// done with it now, its own times would make a trace of months.
+fn end_transaction(state: &State, context: &Context, read: SystemTime) {
+    let (start, end) = (system_time(context.running_since), system_time(context.commit_time));
+    let apart = read.duration_since(end).unwrap_or_else(|early| early.duration());
+    let moved = apart > REPLAYED_AFTER;
+    let (start, end) = if moved {
+        (read.checked_sub(end.duration_since(start).unwrap_or_default()).unwrap_or(read), read)
+    } else {
+        (start, end)
+    };
+    let span: Option<ActiveSpan> = state.tracer.transaction(&context.span, context.application.as_ref(), start);
     if let Some(mut span) = span {
         span.number(names::XID, u64::from(context.xid.0))
             .number(names::SUBXIDS, context.subxids)
             .number(names::MESSAGES, context.cost.messages)
             .lsn(names::COMMIT_LSN, context.commit_lsn.0);
-        span.end(time);
+        if moved {
+            span.text(names::COMMIT_TIME, &humantime::format_rfc3339_micros(system_time(context.commit_time)).to_string());
+        }
+        span.end(end);
     }
 }
 

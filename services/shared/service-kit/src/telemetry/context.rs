@@ -158,6 +158,16 @@ pub fn from_metadata(metadata: &MetadataMap) -> Option<SpanContext> {
     parse_context(text("traceparent"), text("tracestate")).ok()
 }
 
+/// Sends a context with a call.
+pub fn to_metadata(context: &SpanContext, metadata: &mut MetadataMap) {
+    // Both are printable ASCII.
+    for (name, text) in [("traceparent", format_traceparent(context)), ("tracestate", context.trace_state().header())] {
+        if let (Ok(value), false) = (text.parse(), text.is_empty()) {
+            metadata.insert(name, value);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -7,8 +7,9 @@
 //!  primary   transaction (root, derived ids) ◄──link── send wal (PRODUCER, per batch)
 //!                 ▲        ▲                                 ▲ parent
 //!  decoder        │        └─── decode transaction      process wal (CONSUMER, per batch) ──link──► transactions
-//!                 │                    └ execute invalidations
-//!  standby        └──────────── apply ;  take snapshot (child of the caller, if it sent a context)
+//!                 │                    ├ execute invalidations
+//!                 │                    └ publish transaction (PRODUCER) ◄── receive transaction (CONSUMER), a subscriber
+//!  standby        └──────────── apply ;  take snapshot (SERVER; child of the reader's call, if it sent a context)
 //! ```
 //!
 //! Spans are built as plain data with ids, times and links of our choice, go into a bounded queue that never blocks (`queue.rs`), and
@@ -23,26 +24,46 @@ use serde::{Deserialize, Serialize};
 pub mod context;
 pub mod ids;
 pub mod names;
+pub(crate) mod otel_env;
 pub mod otlp_file;
 mod providers;
 mod queue;
+mod resource;
 pub mod sampling;
 mod spans;
 
 pub use ids::WalId;
 pub use otlp_file::SpanFile;
 pub use providers::{Export, Guard, Role, TelemetryError, choose_export, start};
-pub use queue::SpanCounts;
+pub use queue::{SpanCounts, lost_spans};
 pub use sampling::{Sampler, SamplingConfig};
 pub use spans::{ActiveSpan, Tracer};
+
+/// How spans go to a collector.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Protocol {
+    /// OTLP over gRPC, port 4317 at most collectors.
+    #[default]
+    #[serde(rename = "grpc")]
+    Grpc,
+    /// OTLP over HTTP in protobuf, port 4318; without TLS.
+    #[serde(rename = "http/protobuf")]
+    HttpProtobuf,
+}
 
 /// Settings of tracing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TelemetryConfig {
-    /// OTLP endpoint (gRPC), as `http://127.0.0.1:4317`. Unset: the variables OTEL_EXPORTER_OTLP_TRACES_ENDPOINT and
+    /// Spans are made, if there is somewhere to send them to (OTEL_SDK_DISABLED, OTEL_TRACES_EXPORTER).
+    pub enabled: bool,
+    /// `service.name`, instead of the role's (OTEL_SERVICE_NAME).
+    pub service_name: Option<String>,
+    /// OTLP endpoint, as `http://127.0.0.1:4317`. Unset: the variables OTEL_EXPORTER_OTLP_TRACES_ENDPOINT and
     /// OTEL_EXPORTER_OTLP_ENDPOINT, then `file`, then no traces.
     pub endpoint: Option<String>,
+    /// How spans go there (OTEL_EXPORTER_OTLP_PROTOCOL).
+    pub protocol: Protocol,
     /// File for OTLP JSON lines, if there is no endpoint.
     pub file: Option<PathBuf>,
     /// Which transactions are traced.
@@ -62,7 +83,10 @@ pub struct TelemetryConfig {
 impl Default for TelemetryConfig {
     fn default() -> Self {
         Self {
+            enabled: true,
+            service_name: None,
             endpoint: None,
+            protocol: Protocol::Grpc,
             file: None,
             sampling: SamplingConfig::default(),
             queue_spans: 16_384,

@@ -46,13 +46,16 @@ macro_rules! attributes {
 }
 
 spans! {
-    TRANSACTION = "transaction", Internal, "Primary: a transaction from its first record to its commit; root of its trace, or child of the application's span.";
+    TRANSACTION = "transaction", Internal, "Primary: a transaction up to its commit, from when it was seen running; root of its trace, or child of the application's span.";
     SEND_WAL = "send wal", Producer, "Primary: one batch, from its building to its handing over to the stream; links to the transactions that commit in it.";
     PROCESS_WAL = "process wal", Consumer, "Decoder, standby: one batch, from its arrival to its end; links to the transactions that commit in it.";
     DECODE_TRANSACTION = "decode transaction", Internal, "Decoder: a committed transaction is decoded; child of the transaction.";
+    PUBLISH_TRANSACTION = "publish transaction", Producer, "Decoder: a decoded transaction, until it is in the output log; child of its decoding. Its context goes to subscribers.";
+    RECEIVE_TRANSACTION = "receive transaction", Consumer, "Subscriber: a transaction is received, from its begin to its commit; child of its publishing.";
     EXECUTE_INVALIDATIONS = "execute invalidations", Internal, "Decoder: the invalidation messages of a transaction are executed.";
     APPLY = "apply", Internal, "Standby: the commit record of a transaction is replayed; child of the transaction.";
     TAKE_SNAPSHOT = "take snapshot", Server, "Standby: a snapshot is taken; child of the caller's span if it sent a context.";
+    ASK_FOR_SNAPSHOT = "walstorm.standby.v1.StandbyService/TakeSnapshot", Client, "Reader: a snapshot is asked for.";
 }
 
 attributes! {
@@ -68,6 +71,25 @@ attributes! {
     RECORDS = "walstorm.records", "1", "Records in a batch.";
     BYTES = "walstorm.bytes", "By", "Bytes of a batch.";
     TRANSACTIONS = "walstorm.transactions", "1", "Transactions that commit in a batch.";
+    COMMIT_TIME = "walstorm.commit_time", "", "When a transaction committed, as RFC 3339, if that is so long ago that its span was moved to when it was read.";
+    QUEUE_TIME = "walstorm.queue_ns", "ns", "How long a batch waited between its arrival and its processing.";
+    READER_WAIT = "walstorm.reader_wait_ns", "ns", "How long replay waited for readers that were in the way of a record.";
+    SPILL_IO_TIME = "walstorm.spill_io_ns", "ns", "Time spent on writing and reading spill files.";
+    SPILL_BYTES = "walstorm.spill_bytes", "By", "Bytes written to spill files.";
+    RELATIONS_LOADED = "walstorm.relations_loaded", "1", "Relations that were built from the catalogs.";
+    RELATIONS_REBUILT = "walstorm.relations_rebuilt", "1", "Of them, those that had been built before and were thrown away.";
+    CATALOG_SCANS = "walstorm.catalog_scans", "1", "Scans of catalogs.";
+    MESSAGING_SYSTEM = "messaging.system", "", "OpenTelemetry's name of the system that carries messages: walstorm.";
+    MESSAGING_DESTINATION = "messaging.destination.name", "", "OpenTelemetry's name of where messages go: a slot or a subscription.";
+    MESSAGING_OPERATION = "messaging.operation.name", "", "OpenTelemetry's name of what is done with messages: send, process or receive.";
+    MESSAGING_OPERATION_TYPE = "messaging.operation.type", "", "OpenTelemetry's kind of that.";
+    MESSAGING_BATCH_COUNT = "messaging.batch.message_count", "1", "OpenTelemetry's number of messages in a batch: records.";
+    PEER_NAME = "service.peer.name", "", "OpenTelemetry's name of the service at the other end.";
+    SERVER_ADDRESS = "server.address", "", "OpenTelemetry's address of the server that is called.";
+    SERVER_PORT = "server.port", "1", "OpenTelemetry's port of that.";
+    RPC_SYSTEM = "rpc.system.name", "", "OpenTelemetry's name of the system of calls: grpc.";
+    RPC_METHOD = "rpc.method", "", "OpenTelemetry's name of a method, with its service.";
+    RPC_STATUS = "rpc.response.status_code", "", "OpenTelemetry's name of a call's end: OK, or gRPC's name of the error.";
     CREDIT_WAIT = "walstorm.credit_wait_ns", "ns", "How long a batch waited for credit.";
     CHANGES = "walstorm.changes", "1", "Changes in a transaction.";
     MESSAGES = "walstorm.messages", "1", "Invalidation messages in a transaction.";
@@ -95,7 +117,10 @@ mod tests {
         let spans: BTreeSet<_> = SPANS.iter().map(|s| s.name).collect();
         assert_eq!(spans.len(), SPANS.len());
         for attribute in ATTRIBUTES {
-            assert!(attribute.key.starts_with("walstorm.") && attribute.description.ends_with('.'), "{attribute:?}");
+            // What OpenTelemetry has a name for bears it, and says so.
+            let ours = attribute.key.starts_with("walstorm.") || attribute.key.starts_with("pg.");
+            assert!(ours != attribute.description.starts_with("OpenTelemetry's "), "{attribute:?}");
+            assert!(attribute.description.ends_with('.'), "{attribute:?}");
         }
     }
 }

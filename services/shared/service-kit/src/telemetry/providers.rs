@@ -3,19 +3,22 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use opentelemetry::{InstrumentationScope, KeyValue};
+use opentelemetry::InstrumentationScope;
 use opentelemetry_otlp::WithExportConfig;
-use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SpanExporter as _;
 
-use super::TelemetryConfig;
 use super::otlp_file::{FileExporter, SpanFile};
 use super::queue::{Batching, Exporting, SpanCounts};
+use super::resource::resource;
 use super::spans::Tracer;
+use super::{Protocol, TelemetryConfig};
 use crate::printable::printable;
 
 /// The variables that OpenTelemetry defines for the endpoint, the specific one first.
 const ENDPOINT_VARIABLES: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
+
+/// Where a collector takes traces over HTTP.
+const TRACES_PATH: &str = "/v1/traces";
 
 /// Who makes the spans.
 #[derive(Clone, Debug)]
@@ -29,10 +32,12 @@ pub struct Role {
 /// Where spans go.
 #[derive(Clone, Debug)]
 pub enum Export {
-    /// To a collector, OTLP over gRPC.
+    /// To a collector.
     Collector {
-        /// Its endpoint.
+        /// Its endpoint; for HTTP with the path.
         endpoint: String,
+        /// How.
+        protocol: Protocol,
     },
     /// To a file, OTLP JSON lines.
     File(SpanFile),
@@ -71,9 +76,20 @@ pub enum TelemetryError {
 /// # Errors
 /// The file cannot be opened.
 pub fn choose_export(config: &TelemetryConfig, var: impl Fn(&str) -> Option<String>) -> Result<Export, TelemetryError> {
-    let from_variables = || ENDPOINT_VARIABLES.iter().filter_map(|name| var(name)).find(|value| !value.is_empty());
-    if let Some(endpoint) = config.endpoint.clone().or_else(from_variables) {
-        return Ok(Export::Collector { endpoint });
+    if !config.enabled {
+        return Ok(Export::Off);
+    }
+    let variable = |name| var(name).filter(|value| !value.is_empty());
+    let [of_traces, of_all] = ENDPOINT_VARIABLES;
+    // That of traces alone is taken as it is, as the specification has it; the others are of all signals, and over HTTP each has its path.
+    let base = |endpoint: String| match config.protocol {
+        Protocol::Grpc => endpoint,
+        Protocol::HttpProtobuf => format!("{}{TRACES_PATH}", endpoint.trim_end_matches('/')),
+    };
+    let configured = config.endpoint.clone().map(base);
+    let endpoint = configured.or_else(|| variable(of_traces)).or_else(|| variable(of_all).map(base));
+    if let Some(endpoint) = endpoint {
+        return Ok(Export::Collector { endpoint, protocol: config.protocol });
     }
     let Some(path) = &config.file else { return Ok(Export::Off) };
     match SpanFile::open(path) {
@@ -90,15 +106,20 @@ pub fn start(role: &Role, config: &TelemetryConfig, export: Export) -> Result<(T
     if tokio::runtime::Handle::try_current().is_err() {
         return Err(TelemetryError::NoRuntime);
     }
-    let resource = resource(role);
+    let service_name = config.service_name.clone().unwrap_or_else(|| role.service_name.clone());
+    let resource = resource(&Role { service_name, ..role.clone() });
     let batching =
         Batching { queue_spans: config.queue_spans, batch_spans: config.batch_spans, interval: config.export_interval };
     let (queue, exporting) = match export {
         Export::Off => return Ok((Tracer::off(), Guard { exporting: None, limit: Duration::ZERO })),
         Export::File(file) => Exporting::start(FileExporter::new(file, &resource), batching),
-        Export::Collector { endpoint } => {
+        Export::Collector { endpoint, protocol } => {
             check_endpoint(&endpoint)?;
-            let built = opentelemetry_otlp::SpanExporter::builder().with_tonic().with_endpoint(&endpoint).build();
+            let builder = opentelemetry_otlp::SpanExporter::builder();
+            let built = match protocol {
+                Protocol::Grpc => builder.with_tonic().with_endpoint(&endpoint).build(),
+                Protocol::HttpProtobuf => builder.with_http().with_endpoint(&endpoint).build(),
+            };
             let mut exporter = built.map_err(|e| TelemetryError::Endpoint { endpoint, reason: e.to_string() })?;
             exporter.set_resource(&resource);
             Exporting::start(exporter, batching)
@@ -118,15 +139,6 @@ fn check_endpoint(endpoint: &str) -> Result<(), TelemetryError> {
             Err(TelemetryError::Endpoint { endpoint: printable(endpoint).into_owned(), reason })
         }
     }
-}
-
-/// What describes a role: its own facts over those of OTEL_RESOURCE_ATTRIBUTES.
-fn resource(role: &Role) -> Resource {
-    Resource::builder()
-        .with_service_name(role.service_name.clone())
-        .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
-        .with_attribute(KeyValue::new("service.instance.id", role.instance_id.clone()))
-        .build()
 }
 
 /// Keeps the export of one role going. Without [`Guard::shutdown`] the last spans may be lost.
@@ -174,7 +186,7 @@ mod tests {
             ..TelemetryConfig::default()
         };
         let collector = |export| match export {
-            Ok(Export::Collector { endpoint }) => endpoint,
+            Ok(Export::Collector { endpoint, .. }) => endpoint,
             other => panic!("{other:?}"),
         };
         let both = |name: &str| Some(format!("http://{name}:1"));
@@ -182,6 +194,14 @@ mod tests {
         assert_eq!(collector(choose_export(&config(Some("http://mine:1")), both)), "http://mine:1");
         assert_eq!(collector(choose_export(&config(None), both)), format!("http://{}:1", ENDPOINT_VARIABLES[0]));
         assert_eq!(collector(choose_export(&config(None), general)), "http://general:1");
+        assert!(!path.exists());
+        let off = TelemetryConfig { enabled: false, ..config(Some("http://mine:1")) };
+        assert!(matches!(choose_export(&off, both), Ok(Export::Off)));
+        // Over HTTP all but that of traces are bases, to which the path is added.
+        let http = |endpoint| TelemetryConfig { protocol: Protocol::HttpProtobuf, ..config(endpoint) };
+        assert_eq!(collector(choose_export(&http(Some("http://mine:1/")), both)), "http://mine:1/v1/traces");
+        assert_eq!(collector(choose_export(&http(None), general)), "http://general:1/v1/traces");
+        assert_eq!(collector(choose_export(&http(None), both)), format!("http://{}:1", ENDPOINT_VARIABLES[0]));
         assert!(!path.exists());
         assert!(matches!(choose_export(&config(None), |_| Some(String::new())), Ok(Export::File(_))));
         assert!(path.exists());
@@ -197,7 +217,7 @@ mod tests {
     #[tokio::test]
     async fn a_wrong_endpoint_is_named() {
         let role = Role { service_name: "x".to_owned(), instance_id: "0".to_owned() };
-        let export = Export::Collector { endpoint: "not a uri".to_owned() };
+        let export = Export::Collector { endpoint: "not a uri".to_owned(), protocol: Protocol::Grpc };
         let error = start(&role, &TelemetryConfig::default(), export).expect_err("wrong").to_string();
         assert!(error.contains("'not a uri'") && error.contains("http://127.0.0.1:4317"), "{error}");
     }

@@ -14,6 +14,15 @@ use tokio_util::sync::CancellationToken;
 /// Spans in a queue or a batch at most, whatever is configured.
 const SPANS_MAX: usize = 1 << 20;
 
+/// See [`lost_spans`].
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+/// Spans of all roles of this process that were dropped or that nobody took: traces without them are not whole.
+#[must_use]
+pub fn lost_spans() -> u64 {
+    LOST.load(Ordering::Relaxed)
+}
+
 /// What became of the spans of one role.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpanCounts {
@@ -71,6 +80,7 @@ impl Queue {
     pub(super) fn push(&self, span: SpanData) {
         if self.tx.try_send(span).is_err() {
             self.counters.dropped.fetch_add(1, Ordering::Relaxed);
+            LOST.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -125,6 +135,7 @@ async fn run<E: SpanExporter>(
             }
             Err(error) => {
                 counters.failed.fetch_add(size, Ordering::Relaxed);
+                LOST.fetch_add(size, Ordering::Relaxed);
                 if !std::mem::replace(&mut failing, true) {
                     tracing::warn!(%error, "spans cannot be exported; they are counted and lost until this is mended");
                 }

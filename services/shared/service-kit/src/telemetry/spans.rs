@@ -12,6 +12,7 @@ use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use super::ids::RandomIds;
 use super::names::{self, Attribute, SpanName};
 use super::queue::{Queue, SpanCounts};
+use super::sampling::Sampler;
 use crate::printable::{clip, printable};
 
 /// Links of one span at most; more are counted as dropped.
@@ -86,6 +87,7 @@ impl Tracer {
         let context = sampled(shared.ids.trace_id(), shared.ids.span_id());
         let mut span = self.span(&names::SEND_WAL, context, SpanId::INVALID, start)?;
         span.data.links = links;
+        span.messaging("send", "send");
         Some(span)
     }
 
@@ -106,6 +108,7 @@ impl Tracer {
             }
         };
         span.data.links = links;
+        span.messaging("process", "process").text(names::PEER_NAME, "walstorm-primary");
         Some(span)
     }
 
@@ -113,6 +116,32 @@ impl Tracer {
     #[must_use]
     pub fn decode_transaction(&self, transaction: &SpanContext, start: SystemTime) -> Option<ActiveSpan> {
         self.child(&names::DECODE_TRANSACTION, transaction, start)
+    }
+
+    /// Decoder: a decoded transaction goes to the output log. `decoding` is the context of its span `decode transaction`.
+    #[must_use]
+    pub fn publish_transaction(&self, decoding: &SpanContext, start: SystemTime) -> Option<ActiveSpan> {
+        self.child(&names::PUBLISH_TRANSACTION, decoding, start)
+    }
+
+    /// Subscriber: a transaction was received. `published` is the context that came with its commit.
+    #[must_use]
+    pub fn receive_transaction(&self, published: &SpanContext, start: SystemTime) -> Option<ActiveSpan> {
+        let mut span = self.child(&names::RECEIVE_TRANSACTION, published, start)?;
+        span.messaging("receive", "receive").text(names::PEER_NAME, "walstorm-decoder");
+        Some(span)
+    }
+
+    /// Reader: a snapshot is asked for; a root, if it falls into the sampler's ratio.
+    #[must_use]
+    pub fn ask_for_snapshot(&self, sampler: &Sampler, start: SystemTime) -> Option<ActiveSpan> {
+        let ids = &self.shared.as_ref()?.ids;
+        let context = sampled(ids.trace_id(), ids.span_id());
+        let mut span = sampler
+            .in_ratio(context.trace_id())
+            .then(|| self.span(&names::ASK_FOR_SNAPSHOT, context, SpanId::INVALID, start))??;
+        span.rpc(names::ASK_FOR_SNAPSHOT.name).text(names::PEER_NAME, "walstorm-standby");
+        Some(span)
     }
 
     /// Decoder: messages are executed. `parent` is the context of the span around it, mostly `decode transaction`.
@@ -131,7 +160,9 @@ impl Tracer {
     /// traced: there may be hundreds of thousands a second.
     #[must_use]
     pub fn take_snapshot(&self, caller: Option<&SpanContext>, start: SystemTime) -> Option<ActiveSpan> {
-        self.child(&names::TAKE_SNAPSHOT, caller?, start)
+        let mut span = self.child(&names::TAKE_SNAPSHOT, caller?, start)?;
+        span.rpc(names::ASK_FOR_SNAPSHOT.name);
+        Some(span)
     }
 
     /// A span below `parent`, in its trace; none if that is not sampled.
@@ -225,6 +256,19 @@ impl ActiveSpan {
     /// Sets a flag.
     pub fn flag(&mut self, attribute: Attribute) -> &mut Self {
         self.attribute(attribute, Value::Bool(true))
+    }
+
+    /// What OpenTelemetry wants to know of a span that hands over messages.
+    fn messaging(&mut self, name: &'static str, kind: &'static str) -> &mut Self {
+        self.attribute(names::MESSAGING_SYSTEM, "walstorm".into());
+        self.attribute(names::MESSAGING_OPERATION, name.into());
+        self.attribute(names::MESSAGING_OPERATION_TYPE, kind.into())
+    }
+
+    /// What OpenTelemetry wants to know of a call.
+    fn rpc(&mut self, method: &'static str) -> &mut Self {
+        self.attribute(names::RPC_SYSTEM, "grpc".into());
+        self.attribute(names::RPC_METHOD, method.into())
     }
 
     /// Says that the work failed, and why.

@@ -1,7 +1,7 @@
 //! What Jaeger's query API answers to `/api/traces`. Its times are microseconds.
 
-use serde::Deserialize;
 use serde::de::SeqAccess;
+use serde::{Deserialize, Deserializer};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -63,6 +63,13 @@ enum RawValue<'a> {
     /// Text.
     #[serde(borrow)]
     Text(Text<'a>),
+    /// `null`.
+    Nothing(()),
+}
+
+/// Some stores write `null` for a list without elements.
+fn or_null<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
 impl<'a> RawTag<'a> {
@@ -73,6 +80,7 @@ impl<'a> RawTag<'a> {
             RawValue::Int(n) => Value::Int(n),
             RawValue::Float(n) => Value::Float(n),
             RawValue::Text(text) => Value::Text(text.0),
+            RawValue::Nothing(()) => Value::Other,
         };
         (self.key.0, value)
     }
@@ -107,7 +115,7 @@ struct RawSpan<'a> {
     #[serde(borrow)]
     operation_name: Text<'a>,
     /// Parent and links.
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "or_null")]
     references: Vec<RawReference<'a>>,
     /// Microseconds since 1970.
     start_time: Number,
@@ -115,7 +123,7 @@ struct RawSpan<'a> {
     #[serde(default)]
     duration: Number,
     /// Attributes.
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "or_null")]
     tags: Vec<RawTag<'a>>,
     /// Who made it.
     #[serde(borrow, rename = "processID", default)]
